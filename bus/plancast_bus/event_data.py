@@ -14,7 +14,7 @@ from plancast_bus.events.folding import Reference, packed_reference
 from plancast_bus.events.references import Writer, fold_data, read_reference
 from plancast_bus.fault_injection import CrashPoint
 from plancast_bus.ports.bus import Bus, DeadLetter, Delivery
-from plancast_bus.ports.values import ValueStore, unfold
+from plancast_bus.ports.values import HeldValues, ValueStore, unfold
 from plancast_bus.settings import BusSettings
 
 MAX_BYTES = 1 << 30
@@ -38,7 +38,13 @@ async def stored_apart(
 
 
 async def in_full(
-    bus: Bus, payload: bytes, content_type: str | None, *, tenant: str | None = None
+    bus: Bus,
+    payload: bytes,
+    content_type: str | None,
+    *,
+    tenant: str | None = None,
+    read_at: float = 0.0,
+    held: list[HeldValues] | None = None,
 ) -> tuple[bytes, str | None]:
     """Return payload and content type of an event with its data in full; of one without a reference as they are.
 
@@ -48,6 +54,8 @@ async def in_full(
         content_type: Its content type.
         tenant: Tenant of the plan that the event is for, whatever the event says; None: the event begins a plan, or is
             not for a plan.
+        read_at: Seconds since the epoch by the clock of the host, UTC.
+        held: Receives the values that it refers to if the runtime has stored them.
 
     Raises:
         InvalidEnvelope: a value that it refers to is missing or damaged, or it is not an event.
@@ -58,10 +66,16 @@ async def in_full(
     event = read_reference(payload, content_type)
     owner = str(event.fields.get("tenant_id") or "") if tenant is None else tenant
     plan, packed = str(event.fields.get("correlation_id")), packed_reference(event.reference)
+    stored_at: dict[bytes, float] = {}
     try:
-        (data,), _ = await unfold(bus.values, owner, plan, (packed,), max_bytes=MAX_BYTES, writer=event.writer)
+        (data,), _ = await unfold(
+            bus.values, owner, plan, (packed,), max_bytes=MAX_BYTES, writer=event.writer, stored_at=stored_at
+        )
     except (InvalidSubject, UnreadableValue) as error:
         raise InvalidEnvelope(f"the data of the event cannot be read: {error}") from error
+    if held is not None and event.writer == "runtime" and stored_at:
+        ahead = await bus.values.now() - read_at  # and the time since it was read: they count as that much older
+        held.append(HeldValues(owner, {digest: at - ahead for digest, at in stored_at.items()}))
     return event.with_data(data)
 
 

@@ -3,8 +3,8 @@
 A value is removed if it was not stored for :data:`MIN_AGE` before a scan began, the scan has found no plan that refers
 to it, in its newest checkpoint, the one before it, or its timeline, and no event or dead letter, and it was not stored
 again since. Hosts store each value that the plan's newest checkpoint does not refer to before they commit one that
-does. So a value that a commit during the scan adds is too new to be removed, and all others are found in the checkpoint
-before.
+does, unless it was stored at most an hour before. So a value that a commit during the scan adds is too new to be
+removed, and all others are found in the checkpoint before.
 """
 
 from __future__ import annotations

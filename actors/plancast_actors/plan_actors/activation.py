@@ -246,7 +246,7 @@ class Activation:
     async def renew_values(self) -> None:
         """Store them again."""
         assert self._values is not None
-        await self._values.store(self.host.clock.time())
+        await self._values.renew(self.host.clock.time())
 
     async def store_values(self) -> None:
         """Store the values that the staged checkpoint refers to, before it is committed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any, Final
 
 from plancast.plan.record import PlanRecord
@@ -13,7 +14,7 @@ from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.events.codec import pack, unpack
 from plancast_bus.events.folding import PART_BYTES, Folded, Folder, Unfolding, reference_to
 from plancast_bus.ports.checkpoints import Checkpoint
-from plancast_bus.ports.values import ValueStore, unfold
+from plancast_bus.ports.values import HeldValues, ValueStore, unfold
 
 RENEWAL: Final = 3_600.0
 """Seconds after which values that no checkpoint refers to yet are stored again; far less than their minimum age for the
@@ -27,8 +28,8 @@ class PlanValues:
     """The values that the newest checkpoint of a plan refers to, and those that the next one will."""
 
     __slots__ = (
-        "_folder", "_known", "_limits", "_next", "_next_sealed", "_noted_at", "_plan", "_sealed", "_sent_to", "_staged",
-        "_store", "_stored_at", "_tenant", "unstored",
+        "_folder", "_held", "_held_since", "_known", "_limits", "_next", "_next_sealed", "_noted_at", "_plan",
+        "_sealed", "_sent_to", "_staged", "_store", "_stored_at", "_tenant", "unstored",
     )  # fmt: skip
 
     def __init__(self, store: ValueStore, plan: str, limits: PlanSettings) -> None:
@@ -43,6 +44,10 @@ class PlanValues:
         """Those that the staged checkpoint refers to."""
         self._staged: dict[bytes, bytes] | None = None
         """Contents that the staged checkpoint adds; None if none is staged."""
+        self._held: set[bytes] = set()
+        """Digests of those of them that the event of the turn has brought, so that they are stored already."""
+        self._held_since = 0.0
+        """When the oldest of those was stored."""
         self._sealed = self._next_sealed = b""
         """Ids of processed events that rest in a value, of the newest checkpoint and of the staged one."""
         self._sent_to: tuple[str, ...] = ()
@@ -101,15 +106,28 @@ class PlanValues:
             contents = of_entry.contents | contents
             self._next |= of_entry.references.keys()
             entry = of_entry.packed
-        known = self._known
+        known, sent = self._known, set[bytes]()
         for each in turn.outbox.contents.values():  # the outbox refers to them
             contents = contents | each
             self._next |= each.keys()
-            known = known - {next(reversed(each))}  # stored in any case, with a note of the event
+            sent.add(next(reversed(each)))  # stored in any case, with a note of the event
         self._sent_to = tuple(turn.outbox.contents)
+        known = known - sent if sent else known
         self._staged = {digest: content for digest, content in contents.items() if digest not in known}
         self.unstored = self._staged
+        self._hold(turn.held, turn.now, sent)
         return folded.packed, entry
+
+    def _hold(self, held: HeldValues | None, now: float, sent: set[bytes]) -> None:
+        """Adopt what the event of the turn has brought: it is not stored again as long as it is new."""
+        self._held.clear()
+        self._held_since = inf
+        if held is None or held.tenant != self._tenant:
+            return
+        for digest, at in held.stored_at.items():
+            if self._staged and digest in self._staged and digest not in sent and now - at <= RENEWAL:
+                self._held.add(digest)
+                self._held_since = min(self._held_since, at)
 
     def stage_processed(self, newest: bytes, width: int) -> tuple[bytes, bytes]:
         """Stage the ids of processed events, of ``width`` bytes each; ``newest`` are those that are not in a value yet.
@@ -137,13 +155,20 @@ class PlanValues:
             if correlation_id != self._plan:
                 await self._store.put(self._tenant, correlation_id, {})
         is_noted = now - self._noted_at <= RENEWAL
-        await self._store.put(self._tenant, None if is_noted else self._plan, self._staged or {})
-        self._stored_at, self.unstored = now, {}
+        contents = {digest: each for digest, each in (self._staged or {}).items() if digest not in self._held}
+        await self._store.put(self._tenant, None if is_noted else self._plan, contents)
+        self._stored_at, self.unstored = min(now, self._held_since), {}
         if not is_noted:
             self._noted_at = now
 
+    async def renew(self, now: float) -> None:
+        """Store all that it adds again, also what was adopted; raises as :meth:`ValueStore.put`."""
+        self._held.clear()
+        self._held_since = inf
+        await self.store(now)
+
     def are_old(self, now: float) -> bool:
-        """True if it was stored long ago: a collector may take it for unused until it is committed."""
+        """True if some of it was stored long ago: a collector may take it for unused until it is committed."""
         return bool(self._staged) and now - self._stored_at > RENEWAL
 
     def committed(self) -> None:

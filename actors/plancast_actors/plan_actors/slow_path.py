@@ -30,6 +30,7 @@ from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.fault_injection import CrashPoint
 from plancast_bus.ports.effects import Publish
 from plancast_bus.ports.trees import tree_name
+from plancast_bus.ports.values import HeldValues
 
 logger = logging.getLogger(__name__)
 MAX_DELIVERIES = 1_000
@@ -63,6 +64,8 @@ class SlowTurn:
         self._is_timer = self._in_full = False
         self._whole = b""
         """The event with its data in full, where its data is a reference."""
+        self._held: HeldValues | None = None
+        """The values of that data, which the plan's checkpoint may refer to."""
         self._digest = b""
         self._backlog: Backlog | None = None
         """Undelivered events of the plan; read before a timer times a request out."""
@@ -139,8 +142,11 @@ class SlowTurn:
         inbound, state, bus = self._inbound, self._state, self._host.bus
         if inbound.content_type in REFERENCE_TYPES:
             tenant = state.plan.tenant_id if state.plan is not None else None
-            read = partial(in_full, bus, inbound.payload, inbound.content_type, tenant=tenant)
+            held: list[HeldValues] = []
+            now = self._host.clock.time()
+            read = partial(in_full, bus, inbound.payload, inbound.content_type, tenant=tenant, read_at=now, held=held)
             self._whole, _ = await state.patiently(read)
+            self._held = held[0] if held else None
         self._decode()
 
     def _decode(self) -> None:
@@ -198,7 +204,9 @@ class SlowTurn:
         if self._has_turn:
             self._decode()  # handlers may have changed the event
         self._has_turn = True
-        return self._state.turn(self._inbound, self._event, self._is_timer)
+        turn = self._state.turn(self._inbound, self._event, self._is_timer)
+        turn.held = self._held
+        return turn
 
     async def _run(self, turn: Turn) -> tuple[Turn, TurnOutcome] | Outcome:
         """Run a turn; returns the turn to go on with (another one, if it failed), or the outcome of a retry."""

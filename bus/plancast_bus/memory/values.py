@@ -29,6 +29,9 @@ class ValueTable:
         self._last += 1
         self._values[tenant, digest] = StoredValue(tenant, digest, self._last, len(content), self._clock.time())
 
+    def time_of(self, tenant: str, digest: bytes) -> float:
+        return self._values[tenant, digest].stored_at
+
     def note(self, plan: str) -> None:
         self._last += 1
         self._plans[plan] = PlanWithValues(plan, self._last, self._clock.time())
@@ -67,9 +70,21 @@ class MemoryValues:
             table.put(tenant, digest, content)
             await self._bus.point("publish.after", subject)
 
-    async def get(self, tenant: str, references: Iterable[Reference], writer: Writer = "runtime") -> dict[bytes, bytes]:
-        contents = (await self._table()).contents
-        return {each.digest: checked(each, contents.get((tenant, each.digest))) for each in references}
+    async def get(
+        self,
+        tenant: str,
+        references: Iterable[Reference],
+        writer: Writer = "runtime",
+        stored_at: dict[bytes, float] | None = None,
+    ) -> dict[bytes, bytes]:
+        table = await self._table()
+        contents = {}
+        for each in references:
+            key = tenant, each.digest
+            contents[each.digest] = checked(each, table.contents.get(key))
+            if stored_at is not None:
+                stored_at[each.digest] = table.time_of(*key)
+        return contents
 
     async def now(self) -> float:
         await self._bus.turn()

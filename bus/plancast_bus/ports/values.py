@@ -1,8 +1,9 @@
 """The port of the store of values: contents that plans and events refer to, stored once each, by digest.
 
-A content is stored before the checkpoint or the event that refers to it, again if it is stored already. What no stored
-plan or event refers to is removed by a collector, which reads all that use the store, and removes only contents that
-were not stored again since. So a host may die at any point, and so may the collector.
+A content is stored before the checkpoint or the event that refers to it, again if it is stored already; except that a
+checkpoint may refer to what was stored for the plan's event a short time before. What no stored plan or event refers to
+is removed by a collector, which reads all that use the store, and removes only contents that were not stored again
+since. So a host may die at any point, and so may the collector.
 """
 
 from __future__ import annotations
@@ -34,6 +35,14 @@ class StoredValue(NamedTuple):
     """By the store's clock, seconds since the epoch, UTC."""
 
 
+class HeldValues(NamedTuple):
+    """Contents that were stored for a tenant before, so that a checkpoint may refer to them as long as they are new."""
+
+    tenant: str
+    stored_at: Mapping[bytes, float]
+    """Time by digest, seconds since the epoch by the clock of the host, UTC; the values are that old at most."""
+
+
 class PlanWithValues(NamedTuple):
     """A plan that has stored contents."""
 
@@ -61,8 +70,17 @@ class ValueStore(Protocol):
         """
         ...
 
-    async def get(self, tenant: str, references: Iterable[Reference], writer: Writer = "runtime") -> dict[bytes, bytes]:
+    async def get(
+        self,
+        tenant: str,
+        references: Iterable[Reference],
+        writer: Writer = "runtime",
+        stored_at: dict[bytes, float] | None = None,
+    ) -> dict[bytes, bytes]:
         """Return contents by digest, as the runtime or a login has stored them.
+
+        ``stored_at`` receives the time of each content, by the store's clock, where the connection reads the store
+        itself: that of its oldest message.
 
         Raises:
             UnreadableValue: one is missing or damaged.
@@ -112,10 +130,12 @@ async def unfold(
     *,
     max_bytes: int | None = None,
     writer: Writer = "runtime",
+    stored_at: dict[bytes, float] | None = None,
 ) -> tuple[list[Any], dict[bytes, Reference]]:
     """Return folded values of the plan with this correlation id in full, and their references by digest.
 
-    Raises as :meth:`ValueStore.get`; InvalidEnvelope: they have more than ``max_bytes``.
+    ``stored_at`` receives what :meth:`ValueStore.get` gives it. Raises as that; InvalidEnvelope: they have more than
+    ``max_bytes``.
     """
     contents: dict[bytes, bytes] = {}
     while True:
@@ -123,7 +143,7 @@ async def unfold(
         values = [unfolding.read(each) for each in packed]
         if not unfolding.missing:
             return values, unfolding.references
-        contents |= await _got(store, tenant, plan, unfolding.missing.values(), writer)
+        contents |= await _got(store, tenant, plan, unfolding.missing.values(), writer, stored_at)
 
 
 async def references_of(
@@ -151,10 +171,15 @@ async def references_of(
 
 
 async def _got(
-    store: ValueStore, tenant: str, plan: str, references: Iterable[Reference], writer: Writer
+    store: ValueStore,
+    tenant: str,
+    plan: str,
+    references: Iterable[Reference],
+    writer: Writer,
+    stored_at: dict[bytes, float] | None = None,
 ) -> dict[bytes, bytes]:
     try:
-        return await store.get(tenant, references, writer)
+        return await store.get(tenant, references, writer, stored_at)
     except UnreadableValue as error:
         raise UnreadableValue(f"plan {plan}: {error}; see plancast doctor") from error
 

@@ -25,6 +25,7 @@ from plancast.turn_record.recording_memory import RecordingMemory
 from plancast_bus.events.codec import pack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.events.trace_context import trace_id_of
+from plancast_bus.ports.values import HeldValues
 from plancast_bus.subjects import check_event_type
 
 REQUESTS = EventTopic.ACTION_REQUESTS
@@ -73,6 +74,9 @@ class TurnRecord:
 
     packed_event: bytes = b""
     """The event in msgpack as it arrived; empty: unknown. Code of the app may change ``event``, not this."""
+
+    held: HeldValues | None = None
+    """The values that its data was read from, if they are stored for the plan's tenant."""
 
     is_unwanted = False
     """Nothing of the plan waits for the event."""

@@ -1685,6 +1685,19 @@ async def test_values_and_the_plans_that_use_them_are_listed(bus: Bus) -> None:
     assert before <= listed[0].stored_at <= listed[-1].stored_at <= await bus.values.now()
 
 
+@pytest.mark.parametrize("size", [1_000, 2 * FRAME_BYTES + 5])
+async def test_readers_learn_when_a_value_was_stored_last(world: World, bus: Bus, size: int) -> None:
+    content, other = of_size(size, 1), of_size(size, 2)
+    await bus.values.put("acme", "p", by_digest(content, other))
+    between = await bus.values.now()
+    await bus.values.put("acme", None, by_digest(content))
+    for reader in (bus, await world.connect()):
+        for _ in range(2):  # the second time it may be in memory
+            times: dict[bytes, float] = {}
+            await reader.values.get("acme", [reference(content), reference(other)], stored_at=times)
+            assert times[digest_of(other)] <= between <= times[digest_of(content)] <= await bus.values.now()
+
+
 @pytest.mark.parametrize("size", [600, 100_000, 3 * FRAME_BYTES + 5])
 async def test_values_that_can_be_compressed_come_back_as_they_were(world: World, bus: Bus, size: int) -> None:
     content = (b"a value that repeats itself, " * size)[:size]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from typing import NamedTuple
 
 from cachetools import LRUCache
 
@@ -31,13 +32,21 @@ MOST_AT_ONCE = 64 * 1024
 ENCODING, DEFLATE = "Content-Encoding", "deflate"
 
 
+class _Read(NamedTuple):
+    content: bytes
+    stored_at: float
+    """By the server's clock; 0 where another process has read it."""
+
+
 class JetStreamValues(Store):
     """The store of values."""
 
     def __init__(self, access: StreamAccess, writer: Writer = "runtime") -> None:
         super().__init__(access)
         self.writer: Writer = writer
-        self._cache: LRUCache[tuple[str, bytes], bytes] = LRUCache(CACHE_BYTES, getsizeof=len)
+        self._cache: LRUCache[tuple[str, bytes], _Read] = LRUCache(
+            CACHE_BYTES, getsizeof=lambda each: len(each.content)
+        )
 
     async def put(self, tenant: str, plan: str | None, contents: Mapping[bytes, bytes]) -> None:
         messages = [(self._subjects.plan_with_values(plan), b"")] if plan is not None else []
@@ -57,51 +66,65 @@ class JetStreamValues(Store):
                 frame, headers = deflated, {ENCODING: DEFLATE}
         await self._publisher.publish_acked(subject, frame, headers)
 
-    async def get(self, tenant: str, references: Iterable[Reference], writer: Writer = "runtime") -> dict[bytes, bytes]:
+    async def get(
+        self,
+        tenant: str,
+        references: Iterable[Reference],
+        writer: Writer = "runtime",
+        stored_at: dict[bytes, float] | None = None,
+    ) -> dict[bytes, bytes]:
         contents: dict[bytes, bytes] = {}
         places = asyncio.Semaphore(AT_ONCE)
 
         async def read(reference: Reference) -> None:
             key = tenant, reference.digest
-            content = self._cache.get(key)
-            if content is None:
+            found = self._cache.get(key)
+            if found is None:
                 name, numbers = reference.digest.hex(), range(frames_of(reference))
                 subjects = [self._subjects.value(tenant, name, frame, writer) for frame in numbers]
                 frames = await asyncio.gather(*(self._frame(subject, places) for subject in subjects))
-                content = checked(reference, b"".join(each for each in frames if each is not None) or None)
+                parts = [each for each in frames if each is not None]
+                content = checked(reference, b"".join(each.content for each in parts) or None)
+                found = _Read(content, min(each.stored_at for each in parts))
                 if len(content) <= CACHE_BYTES:
-                    self._cache[key] = content
-            contents[reference.digest] = content
+                    self._cache[key] = found
+            contents[reference.digest] = found.content
+            if stored_at is not None and self.writer == "runtime":
+                stored_at[reference.digest] = found.stored_at
 
         await asyncio.gather(*map(read, references))
         return contents
 
-    async def _frame(self, subject: str, places: asyncio.Semaphore) -> bytes | None:
+    async def _frame(self, subject: str, places: asyncio.Semaphore) -> _Read | None:
         async with places:
             if self.writer == "runtime":
                 return await self._stored(subject)
             try:
-                return (await self._api.ask(self._subjects.value_read(subject))) or None
+                content = await self._api.ask(self._subjects.value_read(subject))
+                return _Read(content, 0.0) if content else None
             except NoResponders as absence:  # observers may read the stream when no runtime is there
                 try:
                     return await self._stored(subject)
                 except AccessDenied:
                     raise BusUnavailable("no dispatcher runs, which serves large values to logins") from absence
 
-    async def _stored(self, subject: str) -> bytes | None:
+    async def _stored(self, subject: str) -> _Read | None:
         message = await self._newest(self._names.values, subject)
-        if message is None or message.headers.get(ENCODING) != DEFLATE:
-            return message.payload if message is not None else None
-        if len(message.payload) > MOST_AT_ONCE:
-            return await asyncio.to_thread(_inflated, message.payload)
-        return _inflated(message.payload)
+        if message is None:
+            return None
+        content = message.payload
+        if message.headers.get(ENCODING) == DEFLATE:
+            large = len(content) > MOST_AT_ONCE
+            content = await asyncio.to_thread(_inflated, content) if large else _inflated(content)
+        return _Read(content, message.time)
 
     async def serve(self, subject: str) -> bytes:
         """Return what a login reads on a subject of ``Subjects.value_read``; empty if there is nothing."""
         try:
-            return await self._stored(self._subjects.parse_value_read(subject)) or b""
+            found = await self._stored(self._subjects.parse_value_read(subject))
         except InvalidSubject:
             return b""
+        return found.content if found is not None else b""
 
     async def now(self) -> float:
         subject = self._subjects.value_clock
