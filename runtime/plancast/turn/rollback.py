@@ -265,8 +265,8 @@ def _take_answer(turn: TurnRecord, plan: PlanContext, request_id: str, event: An
 def _take_late(turn: TurnRecord, plan: PlanContext) -> bool:
     """Name a request as left no more that was answered after all; what was given up stays, unless it is done."""
     request_id, left = answered_request(turn.event), plan.rollback.get(LEFT, {})
-    if request_id is None or request_id not in left:
-        return False
+    if request_id is None or request_id not in left or request_id in plan.children:
+        return False  # a child plan that is rolled back answers its goal again; only its report says what is left
     plan.unanswered.pop(request_id, None)
     entry = plan.effects.get(request_id)
     if entry is not None and entry.outcome != DONE and left[request_id][0]["key"]:

@@ -598,6 +598,19 @@ class TestChildren:
         (again,) = published(await trip.roll_back("again"))
         assert (again.correlation_id, again.id == asked.id) == (child, False)
 
+    async def test_an_answer_of_a_child_does_not_hide_what_it_leaves(self) -> None:
+        trip = a_family()
+        await trip.goal()
+        await trip.done("flight")
+        (child,) = trip.plan.requests
+        (asked,) = published(await trip.roll_back())
+        said = [{"plan": child, "task": "t", "event_type": "x.y", "key": "k", "reason": "why"}]
+        (flight,) = undos(await trip.signal("plan.rolled_back", {"plan": child, "request": asked.id, "left": said}))
+        await trip.answer("trip.completed", {"plan_id": child, "status": "failed"}, to=child)
+        assert trip.verdict is TurnOutcome.IGNORE
+        await trip.undone(flight)
+        assert trip.plan.result["left"] == said
+
     async def test_a_child_reports_to_all_plans_that_have_asked(self) -> None:
         trip = await a_trip("flight", "hotel", "pay")
         (pay,) = undos(await trip.roll_back(plan="parent"))
