@@ -125,6 +125,9 @@ class PlanRecord(_Open):
     unanswered: dict[str, list[str]] = field(default_factory=dict)
     """Types of the requests that were closed without an answer, and of these answers, by their ids: their tasks may
     have been done."""
+    unlisted: dict[str, int] = field(default_factory=dict)
+    """Numbers of the oldest done effects without an undo, and of the oldest such requests, that the plan lists no more,
+    by the types of their tasks: a rollback names them."""
     rollback: dict[str, Any] = field(default_factory=dict)
     """A rollback that is under way or has ended (:mod:`plancast.plan.undo_list`); empty: there was none."""
     kept: list[dict[str, Any]] = field(default_factory=list)

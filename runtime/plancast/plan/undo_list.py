@@ -34,6 +34,8 @@ UNDONE_CHILD: Final = -1
 """In a plan's ``children``: the child plan was rolled back, with nothing left."""
 UNANSWERED: Final = "it was not answered, and may have been done"
 """Why a request without an answer is left."""
+UNLISTED: Final = "they have no undo or no answer, and only the history lists them"
+"""Why effects are left that the plan counts."""
 _MAX_TEXT: Final = 500
 _NO_UNDO: Final = "its worker has no undo"
 
@@ -101,14 +103,18 @@ def leave_entries(plan: PlanRecord, step: str, entries: list[dict[str, str]]) ->
 
 
 def read_left(said: Any) -> list[dict[str, str]]:
-    """Read what a child plan says is left; what cannot be read is left out, and counted."""
+    """Read what a child plan says is left; what cannot be read is left out, and of very many the rest is counted."""
     entries = said if isinstance(said, list) else []
     names = ("plan", "task", "event_type", "key", "reason")
-    return [
+    found = [
         {name: str(each.get(name) or "")[:_MAX_TEXT] for name in names}
         for each in entries[:MAX_LEFT]
         if isinstance(each, dict)
     ]
+    if found and len(entries) > MAX_LEFT:
+        more = {"task": "", "event_type": "", "key": "", "reason": f"{len(entries) - MAX_LEFT} more, which it names"}
+        found.append({"plan": found[0]["plan"]} | more)
+    return found
 
 
 def left_of(plan: PlanRecord) -> list[dict[str, str]]:

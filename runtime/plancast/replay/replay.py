@@ -316,7 +316,16 @@ def _comparable(state: Mapping[str, Any]) -> dict[str, Any]:
 
     Plans of earlier versions lack the child plans and requests that a rollback has to know.
     """
-    left_out = ("machine", "state_machine", "planner_version", "requests", "trace_id", "children", "unanswered")
+    left_out = (
+        "machine",
+        "state_machine",
+        "planner_version",
+        "requests",
+        "trace_id",
+        "children",
+        "unanswered",
+        "unlisted",
+    )
     fields: dict[str, Any] = {name: value for name, value in state.items() if name not in left_out}
     requests = {key: Request(*value) for key, value in (state.get("requests") or {}).items()}
     for request in requests.values():

@@ -79,7 +79,8 @@ def record_effect(turn: TurnRecord, plan: PlanContext) -> bool:
     elif request is None and was_unknown and plan.decider and not plan.status.finished:
         _tell_planner(turn, plan)
     _drop_outdated(plan, request_id)
-    if len(plan.effects) > MAX_SETTLED:
+    plan.unanswered.pop(request_id, None)  # it is answered after all, and known by its effect
+    if len(plan.effects) > MAX_SETTLED and not plan.rollback:
         _drop_oldest(plan)
     return True
 
@@ -192,14 +193,19 @@ def _announce(turn: TurnRecord, request_id: str, entry: EffectEntry) -> None:
 
 
 def _drop_oldest(plan: PlanContext) -> None:
-    """Drop the oldest effects that nobody has to do anything about, beyond a number of them."""
+    """Drop the oldest effects that nobody has to do anything about, beyond a number of them.
+
+    Done ones without an undo are counted: a rollback has to name them.
+    """
     settled = [
         key
         for key, each in plan.effects.items()
-        if each.outcome != UNKNOWN and not (each.undo and each.outcome == DONE)
+        if each.outcome != UNKNOWN and not (each.undo and each.outcome == DONE) and not each.given_up
     ]
     for key in settled[:-MAX_SETTLED]:
-        del plan.effects[key]
+        entry = plan.effects.pop(key)
+        if entry.outcome == DONE:
+            plan.unlisted[entry.event_type] = plan.unlisted.get(entry.event_type, 0) + 1
 
 
 def _drop_outdated(plan: PlanContext, request_id: str) -> None:

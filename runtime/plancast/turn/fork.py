@@ -208,7 +208,7 @@ def _readdressed(event: dict[str, Any], ids: Mapping[str, str], correlation_id: 
 
 _OWN: Final = frozenset(
     ("aliases", "children", "created_at", "deadline", "dependencies", "depth", "effects", "goal_id", "lent", "machine",
-     "notify", "parent_plan_id", "reply_to", "root", "state_machine", "trace_id", "unanswered")
+     "notify", "parent_plan_id", "reply_to", "root", "state_machine", "trace_id", "unanswered", "unlisted")
 )  # fmt: skip
 """Fields of the forked plan that the fork does not take over."""
 

@@ -35,6 +35,7 @@ from plancast.plan.undo_list import (
     UNANSWERED,
     UNDONE_CHILD,
     UNDOS,
+    UNLISTED,
     begin_rollback,
     blocked_steps,
     is_left_done,
@@ -309,12 +310,17 @@ def _name_what_stays(turn: TurnRecord, plan: PlanContext) -> None:
     """
     name_without_undo(plan)
     unnamed = plan.unanswered.keys() - plan.effects.keys() - plan.rollback.get(LEFT, {}).keys()
-    tasks = turn.environment.app.tasks if unnamed else {}
+    tasks = turn.environment.app.tasks if unnamed or plan.unlisted else {}
     for key in sorted(unnamed, key=lambda key: (sent_revision(key), key)):
         event_type, response_event = plan.unanswered[key]
         known = tasks.get(event_type)
         if response_event not in turn.environment.expected and (known is None or known[1].effect is not None):
             leave(plan, key, UNANSWERED, event_type)
+    for event_type, number in plan.unlisted.items():
+        known = tasks.get(event_type)
+        if known is None or known[1].effect is not None:
+            values = {"plan": plan.plan_id, "task": "", "event_type": event_type, "key": f"{number} earlier ones"}
+            leave_entries(plan, f"earlier {event_type}", [values | {"reason": UNLISTED}])
 
 
 def _send_undo(turn: TurnRecord, plan: PlanContext, step: str) -> str:

@@ -100,7 +100,9 @@ def note_requests(turn: TurnRecord, plan: PlanContext, *, ended: bool = False) -
         elif request.event_type != WAIT and not _is_answered(turn, plan, request_id, request):
             plan.unanswered[request_id] = [request.event_type, request.response_event]
             while len(plan.unanswered) > MAX_UNANSWERED:
-                del plan.unanswered[next(iter(plan.unanswered))]
+                event_type, response_event = plan.unanswered.pop(next(iter(plan.unanswered)))
+                if response_event not in turn.environment.expected:
+                    plan.unlisted[event_type] = plan.unlisted.get(event_type, 0) + 1
 
 
 def _is_answered(turn: TurnRecord, plan: PlanContext, request_id: str, request: Request) -> bool:

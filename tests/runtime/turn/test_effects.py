@@ -502,6 +502,26 @@ async def test_a_plan_of_very_many_effects_lists_the_newest_and_those_that_someb
     kept = story.plan.effects
     assert set(needed) < set(kept)
     assert len(kept) == MAX_SETTLED + len(needed)
+    assert story.plan.unlisted == {"card.requested": 18}
+
+
+async def test_what_was_given_up_stays_listed_so_that_it_is_not_begun_again() -> None:
+    again = state(
+        "charge",
+        asks="card",
+        to={"card.completed": "charge", "card.failed": "charge", "card.unknown": "charge", "stop": "done"},
+    )
+    story = Story(a_planner(machine(BEGIN, again, DONE)))
+    await story.goal()
+    first = story.request
+    await answer(story, "unknown", address="a0")
+    await resolve(story, first, "give_up")
+    await answer(story, "failed", address="a0", to=first)
+    assert story.plan.effects[first].given_up
+    for number in range(MAX_SETTLED + 20):
+        await answer(story, "failed", address=f"b{number}")
+    assert first in story.plan.effects
+    assert len(story.plan.effects) == MAX_SETTLED + 1
 
 
 async def test_what_a_person_gives_up_is_not_retried() -> None:

@@ -22,7 +22,8 @@ from tests.runtime.turn.test_turn import (
 from plancast import PlanFinished, Planner, PlanStatus, RetryPolicy, StateConfig
 from plancast.errors import TerminalError
 from plancast.plan.control_events import RESOLVE_EFFECT as RESOLVE
-from plancast.plan.undo_list import is_rolling_back
+from plancast.plan.undo_list import is_rolling_back, read_left
+from plancast.turn.effects import MAX_SETTLED
 from plancast.turn.stall import StallKind, find_stall
 from plancast.turn.turn import Turn, TurnOutcome
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -171,6 +172,38 @@ async def plan_of(goal: Any, states: Any = None) -> Any:
 
 
 class TestWhatIsOpen:
+    async def test_what_the_plan_lists_no_more_is_named_by_its_number(self) -> None:
+        again = state("flight", asks="flight", to={"flight.completed": "flight", "stop": "done"})
+        trip = Trip(a_planner(machine(state("start", default_next="flight"), again, DONE)))
+        await trip.goal()
+        for number in range(MAX_SETTLED + 3):
+            metadata = note("done", f"address {number}", event_type="flight.requested")
+            await trip.answer("flight.completed", {}, metadata=metadata)
+        await trip.roll_back()
+        (open_request,) = trip.plan.requests
+        await trip.done("flight", "failed", to=open_request)
+        left = trip.plan.result["left"]
+        assert len(left) == MAX_SETTLED + 1
+        (unlisted,) = [each for each in left if not each["task"]]
+        assert (unlisted["event_type"], unlisted["key"]) == ("flight.requested", "3 earlier ones")
+
+    async def test_all_that_was_undone_is_said_however_much_it_is(self) -> None:
+        again = state("flight", asks="flight", to={"flight.completed": "flight", "stop": "done"})
+        trip = Trip(a_planner(machine(state("start", default_next="flight"), again, DONE)))
+        await trip.goal()
+        number = MAX_SETTLED + 3
+        for each in range(number):
+            metadata = note("done", f"address {each}", undo=True, event_type="flight.requested")
+            await trip.answer("flight.completed", {}, metadata=metadata)
+        await trip.roll_back()
+        (open_request,) = trip.plan.requests
+        ahead = undos(await trip.done("flight", "failed", to=open_request))
+        while ahead:
+            request = ahead.pop()
+            metadata = note("undone", request.metadata["effect_undo"]["address"], undo=True)
+            ahead += undos(await trip.answer(f"{request.type}.completed", {}, to=request.id, metadata=metadata))
+        assert len(trip.plan.result["undone"]) == number
+
     async def test_an_open_request_is_awaited_and_undone_if_it_was_done(self) -> None:
         trip = await a_trip("flight", "hotel")
         begun = await trip.roll_back()
@@ -610,6 +643,14 @@ class TestChildren:
         assert trip.verdict is TurnOutcome.IGNORE
         await trip.undone(flight)
         assert trip.plan.result["left"] == said
+
+    async def test_what_a_child_leaves_beyond_a_number_is_counted(self) -> None:
+        said = [
+            {"plan": "c", "task": str(number), "event_type": "x", "key": "k", "reason": "why"}
+            for number in range(1_003)
+        ]
+        read = read_left(said)
+        assert (len(read), read[-1]["plan"], read[-1]["reason"]) == (1_001, "c", "3 more, which it names")
 
     async def test_a_child_reports_to_all_plans_that_have_asked(self) -> None:
         trip = await a_trip("flight", "hotel", "pay")
