@@ -5,13 +5,14 @@
 still fails, with its timeline.
 """
 
-from simulation.checker import Violation, check_history
+from simulation.checker import check_history
 from simulation.generator import make_workload
 from simulation.history import History
 from simulation.report import report
 from simulation.runner import run_seeds
 from simulation.shrinker import shrink
 from simulation.simulation import Outcome, simulate
+from simulation.violation import Violation
 from simulation.workload import Fault, Noise, PlanSpec, Step, Workload
 
 __all__ = [

@@ -10,13 +10,14 @@ from typing import Any
 from plancast.client.client import Client
 from plancast.client.handle import PlanHandle
 from plancast.errors import PlanCancelled, PlanFailed
-from plancast.plan.control_events import CANCEL, PAUSE, RESOLVE_EFFECT, RESUME
+from plancast.plan.control_events import CANCEL, PAUSE, RESOLVE_EFFECT, RESUME, ROLLBACK
 from plancast.plan.effects import UNKNOWN
 from plancast.plan.status import PlanStatus
+from plancast.plan.undo_list import BLOCKED
 from plancast_bus.errors import BusUnavailable, PublishRefused
 from plancast_bus.events.codec import unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
-from simulation.acts import Service
+from simulation.acts import Service, kind_of
 from simulation.cluster import Cluster, Incarnation, Process
 from simulation.history import ClientResult, FaultStruck, Submitted
 from simulation.loop import START
@@ -46,31 +47,34 @@ class People:
             deeds.append(self._pause(plan, plan.pause_at))
         if plan.cancel_at is not None:
             deeds.append(self._cancel(plan, plan.cancel_at))
+        deeds += [self._roll_back(plan, number, at) for number, at in enumerate(plan.rollback_at)]
         ending = asyncio.ensure_future(self._hear(plan, begun))
         await asyncio.gather(*deeds)
         await ending
 
     async def decide(self, service: Service) -> None:
-        """Decide about unknown outcomes for which plans are paused, by what the service says, until cancelled."""
+        """Decide about effects for which plans are paused, by what the service says, until cancelled."""
         for number in itertools.count():
             await asyncio.sleep(1.0)
             for kept in self._world.plans.all():
                 checkpoint = self._world.in_full(kept.decode())
                 if PlanStatus(checkpoint.summary.status) is not PlanStatus.PAUSED:
                     continue
-                for task, effect in (unpack(checkpoint.state).get("effects") or {}).items():
-                    if effect["outcome"] == UNKNOWN and not effect.get("decision"):
-                        await self._resolve(kept.correlation_id, task, effect["key"], service, number)
+                state = unpack(checkpoint.state)
+                blocked = (state.get("rollback") or {}).get(BLOCKED, {})
+                for task, effect in (state.get("effects") or {}).items():
+                    decision: dict[str, Any] = {}
+                    if task in blocked:
+                        decision = _decision_about_undo(kept.correlation_id, effect, service)
+                    elif effect["outcome"] == UNKNOWN and not effect.get("decision"):
+                        decision = _decision(kept.correlation_id, effect["key"], service)
+                    if decision:
+                        await self._resolve(kept.correlation_id, decision | {"task": task, "by": "Grace"}, number)
 
-    async def _resolve(self, plan: str, task: str, key: str, service: Service, number: int) -> None:
-        decision: dict[str, Any] = {"task": task, "outcome": "not_done", "by": "Grace"}
-        if service.has_acted(key):
-            decision |= {"outcome": "done", "result": service.answers[key]}
-        else:
-            service.step(plan, key, "never", "was not done")
+    async def _resolve(self, plan: str, decision: dict[str, Any], number: int) -> None:
         event = EventEnvelope(
-            id=f"resolve:{plan}:{number}:{task}", source="people", type=RESOLVE_EFFECT, topic=EventTopic.PLAN_EVENTS,
-            data=decision, correlation_id=plan, tenant_id=TENANT,
+            id=f"resolve:{plan}:{number}:{decision['task']}", source="people", type=RESOLVE_EFFECT,
+            topic=EventTopic.PLAN_EVENTS, data=decision, correlation_id=plan, tenant_id=TENANT,
         )  # fmt: skip
         await _patiently(lambda: self._client.bus.publish(event))
 
@@ -107,12 +111,43 @@ class People:
         await _until(at)
         await self._say(plan, CANCEL, {"reason": "not wanted"}, f"cancel:{plan.key}")
 
+    async def _roll_back(self, plan: PlanSpec, number: int, at: float) -> None:
+        await _until(at)
+        for _ in itertools.count():
+            if self._world.plans.find(plan.key) is not None:
+                break
+            await asyncio.sleep(0.5)
+        await self._say(plan, ROLLBACK, {"reason": "not wanted"}, f"rollback:{plan.key}:{number}")
+
     async def _say(self, plan: PlanSpec, event_type: str, data: dict[str, Any], event_id: str) -> None:
         event = EventEnvelope(
             id=event_id, source="people", type=event_type, topic=EventTopic.PLAN_EVENTS, data=data,
             correlation_id=plan.key, tenant_id=TENANT,
         )  # fmt: skip
         await _patiently(lambda: self._client.bus.publish(event))
+
+
+def _decision(plan: str, key: str, service: Service) -> dict[str, Any]:
+    """A person's decision about an unknown outcome."""
+    if service.has_acted(key):
+        return {"outcome": "done", "result": service.answers[key]}
+    service.step(plan, key, "never", "was not done")
+    return {"outcome": "not_done"}
+
+
+def _decision_about_undo(plan: str, effect: dict[str, Any], service: Service) -> dict[str, Any]:
+    """A person's decision about an undo that has failed."""
+    key, kind = effect["key"], kind_of(effect["event_type"])
+    match service.undos[key]:
+        case _ if service.has_undone(key):
+            return {"outcome": "done"}
+        case "by hand":
+            service.undo_by_hand(plan, key, kind)
+            return {"outcome": "done"}
+        case "gives up":
+            service.step(plan, key, kind, "is given up")
+            return {"outcome": "give_up"}
+    return {"outcome": "not_done"}
 
 
 async def submit(client: Client, plan: PlanSpec, key: str) -> PlanHandle:

@@ -11,6 +11,7 @@ from plancast.decisions.actions import (
     AwaitAction,
     CompleteAction,
     DelegateAction,
+    FinishReason,
     ParallelAction,
     PauseReason,
     PlannerAction,
@@ -19,6 +20,7 @@ from plancast.decisions.actions import (
 )
 from plancast.decisions.decision import PlannerDecision
 from plancast.errors import RetryableError, TerminalError
+from plancast.plan.context import PlanContext
 from plancast.planners.contract import RunContext, WakeMode
 from plancast.planners.decision_tree.planner import DecisionTreeStep, DeterministicPlanner
 from plancast.planners.decision_tree.steps import FinishStep, PauseStep, SpawnAndAwaitStep
@@ -45,15 +47,19 @@ def make_app(workload: Workload, worker: Worker) -> App:
     machines = Planner("machines")
     planners: list[Any] = [machines]
     scripts: dict[bool, dict[str, PlanSpec]] = {False: {}, True: {}}
+    handled: dict[str, PlanSpec] = {}
     for plan in workload.all_plans:
         match plan.kind:
             case "machine":
                 machines.add_goal(plan.goal, machine_of(plan))
+            case "handler":
+                handled[plan.goal] = plan
             case "script":
                 scripts[plan.poll][plan.goal] = plan
             case "tree":
                 planners.append(DeterministicPlanner(_tree_of(plan), name=f"tree.{plan.key}", goals=[plan.goal]))
     planners += [ScriptedPlanner(plans, poll) for poll, plans in scripts.items() if plans]
+    planners += [_handlers(handled)] if handled else []
     return App("simulated", planners=planners, workers=[worker])
 
 
@@ -68,7 +74,8 @@ def machine_of(plan: PlanSpec) -> dict[str, StateConfig]:
         after = names[number + 1] if number + 1 < len(names) else "end"
         for state in _states(plan, number, step, after):
             states[state.state_name] = state
-    return states | {"end": StateConfig(state_name="end", is_terminal=True)}
+    end = StateConfig(state_name="end", is_terminal=True, outcome="rolled_back" if plan.rolls_back else None)
+    return states | {"end": end}
 
 
 def state_of(number: int) -> str:
@@ -121,14 +128,56 @@ def _states(plan: PlanSpec, number: int, step: Step, after: str) -> list[StateCo
 
 
 def _action(plan: PlanSpec, state: str, step: Step) -> StateAction:
-    event_type = WORK if step.effect is None else act_type(step.effect)
-    return StateAction(event_type=event_type, response_event=DONE, data=task_data(f"{plan.key}/{state}", step))
+    return StateAction(event_type=task_of(step), response_event=DONE, data=task_data(f"{plan.key}/{state}", step))
+
+
+def task_of(step: Step) -> str:
+    """The type of a step's task."""
+    return WORK if step.effect is None else act_type(step.effect)
 
 
 def task_data(key: str, step: Step) -> dict[str, Any]:
     """The data of a step's task, which tell :func:`make_worker` what to do and to answer."""
     do = "first fail" if step.kind == "retry" else step.do
-    return {"key": key, "n": step.n, "do": do, "times": step.times, "seconds": step.seconds, "document": step.document}
+    data = {"key": key, "n": step.n, "do": do, "times": step.times, "seconds": step.seconds, "document": step.document}
+    return data | ({"undo": step.undo} if step.effect is not None else {})
+
+
+# Handlers.
+
+
+def _handlers(plans: dict[str, PlanSpec]) -> Planner:
+    """Handlers that request the tasks of each step at once, and then roll their plan back."""
+    planner = Planner("handlers")
+
+    async def begin(plan: PlanContext, context: Any) -> None:
+        spec, number = plans[plan.goal_event], plan.results["step"]
+        if number == len(spec.steps):
+            await plan.compensate("the script says so")
+            return
+        members = spec.steps[number].members
+        plan.results |= {"step": number + 1, "open": len(members)}
+        for index, member in enumerate(members):
+            await context.bus.request(task_of(member), task_data(f"{spec.key}/{number}/{index}", member), DONE)
+
+    async def on_goal(goal: Any, context: Any) -> None:
+        plan = await PlanContext.create_from_goal(goal, {})
+        plan.results["step"] = 0
+        await begin(plan, context)
+        await plan.save()
+
+    for event_type in plans:
+        planner.on_goal(event_type)(on_goal)
+
+    @planner.on_transition()
+    async def on_answer(transition: Any, context: Any) -> None:
+        plan = transition.plan
+        plan.results["open"] -= 1
+        if not plan.results["open"]:
+            await begin(plan, context)
+        await plan.save()
+
+    return planner
 
 
 class ScriptedPlanner:
@@ -163,6 +212,8 @@ class ScriptedPlanner:
             assert run.tasks is not None
             outcomes.append([dict(each) for each in run.results[run.tasks.groups[groups].group_id]])
             groups += 1
+        if plan.rolls_back:
+            return CompleteAction(result=None, reason=FinishReason.ROLLED_BACK)
         return CompleteAction(result={"steps": outcomes})
 
 
@@ -176,7 +227,9 @@ def _grouped(plan: PlanSpec, number: int, groups: int, run: RunContext) -> Plann
     members = step.members or (step,)
     if step.kind == "parallel" and group is None:
         branches = [
-            PublishAction(event_type=WORK, data=task_data(f"{plan.key}/{number}/{each}", member), response_event=DONE)
+            PublishAction(
+                event_type=task_of(member), data=task_data(f"{plan.key}/{number}/{each}", member), response_event=DONE
+            )
             for each, member in enumerate(members)
         ]
         return ParallelAction(branches=branches, join=step.join, n=step.n if step.join == "n" else None)
@@ -191,7 +244,7 @@ def _spec(plan: PlanSpec, number: int, index: int, step: Step) -> SpawnSpec:
     if member.child is not None:
         return SpawnSpec(event_type=member.child.goal, data={"n": member.n}, fail_fast=step.fail_fast)
     data = task_data(f"{plan.key}/{number}/{index}", member)
-    return SpawnSpec(event_type=WORK, data=data, fail_fast=step.fail_fast)
+    return SpawnSpec(event_type=task_of(member), data=data, fail_fast=step.fail_fast)
 
 
 def _tree_of(plan: PlanSpec) -> list[DecisionTreeStep]:
@@ -211,7 +264,7 @@ def _tree_of(plan: PlanSpec) -> list[DecisionTreeStep]:
                 outcomes.append([dict(each) for each in run.results[f"{run.run_id}/step-{number}"]])
         return {"steps": outcomes}
 
-    return [*steps, FinishStep("goal", payload)]
+    return [*steps, FinishStep("rolled_back") if plan.rolls_back else FinishStep("goal", payload)]
 
 
 def _pause(expected: str) -> PauseStep:

@@ -14,12 +14,14 @@ from datetime import datetime
 from typing import Any
 
 from plancast.effects.wire import read_note
-from plancast.plan.control_events import RESOLVE_EFFECT
+from plancast.plan.control_events import RESOLVE_EFFECT, ROLLBACK, ROLLED_BACK
 from plancast.plan.status import PlanStatus
+from plancast.plan.undo_list import ENDED, LEFT
 from plancast_bus.events.codec import decode, unpack
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.ports.checkpoints import Checkpoint
 from plancast_bus.ports.effects import Effect, Publish, Respond
+from simulation.acts import KEYED
 from simulation.history import (
     ActFact,
     Answered,
@@ -34,25 +36,12 @@ from simulation.history import (
 )
 from simulation.loop import START
 from simulation.outcomes import wrong_with
+from simulation.rollbacks import check_rollbacks
+from simulation.violation import Violation
 from simulation.workload import PlanSpec, Workload
 
 HOSTS = "host"
 """Name prefix of plan hosts, whose effects must follow from committed turns."""
-
-
-@dataclass(frozen=True)
-class Violation:
-    """A violated guarantee."""
-
-    promise: str
-    """Name of the guarantee."""
-    plan: str
-    """Correlation id of the plan, or empty."""
-    said: str
-    """Description of the violation, with ids."""
-
-    def __str__(self) -> str:
-        return f"[{self.promise}] plan {self.plan or '-'}: {self.said}"
 
 
 @dataclass
@@ -78,7 +67,7 @@ def check_history(history: History, workload: Workload) -> list[Violation]:
     plans = _by_plan(history)
     begun = [plan for plan in plans.values() if plan.commits]
     found = [*_goals(history, plans), *_children(begun, workload), *_effects(history), *_calls(history)]
-    found += [*_timeouts(history), *_acts(history), *_records(history)]
+    found += [*_timeouts(history), *_acts(history), *_records(history), *check_rollbacks(history)]
     for plan in begun:
         found += _order(plan, history)
         found += _ending(plan)
@@ -132,15 +121,17 @@ def _effects(history: History) -> Iterator[Violation]:
     """No effect precedes its checkpoint, and no checkpoint lacks its effects."""
     owed: dict[Effect, Committed] = {}
     committed: set[Effect] = set()
+    states: dict[str, Checkpoint] = {}
     for entry in history.entries:
         match entry.fact:
             case Committed() as fact:
+                states[fact.plan] = fact.checkpoint
                 owed.update(dict.fromkeys(fact.checkpoint.outbox, fact))
                 committed.update(fact.checkpoint.outbox)
             case Emitted(effect=effect):
                 if effect in committed:
                     owed.pop(effect, None)
-                elif entry.node.startswith(HOSTS):
+                elif entry.node.startswith(HOSTS) and not _is_report_again(effect, states):
                     said = (
                         f"at {entry.time:.3f} s {entry.node} did: {show_effect(effect)}, which no committed turn says"
                     )
@@ -148,6 +139,18 @@ def _effects(history: History) -> Iterator[Violation]:
     for effect, fact in owed.items():
         said = f"turn {fact.checkpoint.revision} has committed: {show_effect(effect)}, and it was never done"
         yield Violation("committed effects are delivered", fact.plan, said)
+
+
+def _is_report_again(effect: Effect, states: dict[str, Checkpoint]) -> bool:
+    """True for the report of a child plan that has nothing left, or was never begun: it needs no turn of its own."""
+    if not isinstance(effect, Publish) or not effect.subject.endswith(ROLLED_BACK):
+        return False
+    event = decode(effect.payload, effect.content_type)
+    child = states.get(event.data["plan"])
+    if child is None:
+        return bool(event.data.get("unknown"))
+    rollback = unpack(child.state).get("rollback") or {}
+    return ENDED in rollback and not rollback.get(LEFT) and event.data.get("left") == []
 
 
 def _owner(effect: Effect) -> str:
@@ -181,10 +184,10 @@ def _acts(history: History) -> Iterator[Violation]:
         match fact.what:
             case "acts":
                 acts[fact.key] += 1
-                if fact.kind == "key" and acts[fact.key] > 1:
+                if fact.kind in KEYED and acts[fact.key] > 1:
                     yield Violation(promise, fact.plan, f"{fact.key} was done again under another idempotency key")
             case "begins":
-                if fact.kind != "key" and not asked.get(fact.key, True):
+                if fact.kind not in KEYED and not asked.get(fact.key, True):
                     yield Violation(promise, fact.plan, f"at {entry.time:.3f} s {fact.key} ({fact.kind}) began again")
                 asked[fact.key] = False
             case "is not found" | "was not done":
@@ -259,7 +262,7 @@ def _order(plan: _Plan, history: History) -> Iterator[Violation]:
             yield Violation("events are applied once", plan.key, said)
         handled[event] = number
         finished = number > 1 and PlanStatus(plan.commits[number - 2].checkpoint.summary.status).finished
-        if finished and not _is_late_outcome(took):
+        if finished and not _is_taken_late(took):
             yield Violation(promise, plan.key, f"turn {number} (event {event}) came after the plan was finished")
     if plan.key in history.timelines and history.timelines[plan.key] != entries:
         told = [unpack(each).get("revision") for each in history.timelines[plan.key]]
@@ -269,14 +272,15 @@ def _order(plan: _Plan, history: History) -> Iterator[Violation]:
         yield Violation(promise, plan.key, f"the stored revision {stored.revision} differs from the committed one")
 
 
-def _is_late_outcome(event: dict[str, Any]) -> bool:
-    """True for what an ended plan still takes: the outcome of an effect, and a person's decision about one."""
-    return read_note(event.get("metadata")) is not None or event.get("type") == RESOLVE_EFFECT
+def _is_taken_late(event: dict[str, Any]) -> bool:
+    """True for what an ended plan still takes: an effect's outcome, a person's decision about one, a rollback."""
+    return read_note(event.get("metadata")) is not None or event.get("type") in (RESOLVE_EFFECT, ROLLBACK)
 
 
 def _ending(plan: _Plan) -> Iterator[Violation]:
-    """Each plan ends with one final response."""
+    """Each plan ends with one final response; later ends, of rollbacks, commit one that the stream drops."""
     finals = [each for commit in plan.commits for each in commit.checkpoint.outbox if isinstance(each, Respond)]
+    ends = list(_ends(plan))
     top_level = not plan.last.checkpoint.summary.parent_plan_id
     if not PlanStatus(plan.status).finished:
         state = plan.last.checkpoint.summary.current_state
@@ -284,7 +288,7 @@ def _ending(plan: _Plan) -> Iterator[Violation]:
         said = f"it is {plan.status} in {state or 'no state'} since turn {len(plan.commits)} (event {event})"
         yield Violation("no plan is left waiting", plan.key, said)
         return
-    if top_level and len(finals) != 1:
+    if top_level and len(finals) != len(ends):
         said = f"{len(finals)} final responses were committed: {', '.join(each.message_id for each in finals)}"
         yield Violation("each plan one final response", plan.key, said)
     if top_level and len(plan.heard) != 1:
@@ -294,9 +298,22 @@ def _ending(plan: _Plan) -> Iterator[Violation]:
     if top_level and not plan.told:
         yield Violation("each plan one final response", plan.key, "no client received its result")
     said_statuses = {str(heard.data.get("status")) for heard in plan.heard} | {each.status for each in plan.told}
-    if said_statuses - {plan.status}:
+    if said_statuses - {*ends} or any(str(each.data.get("status")) != ends[0] for each in plan.heard):
         said = f"it is {plan.status}, but responses and clients got {', '.join(sorted(said_statuses))}"
         yield Violation("each plan one final response", plan.key, said)
+
+
+def _ends(plan: _Plan) -> Iterator[str]:
+    """The statuses in which a plan has ended: a rollback ends it again, perhaps in the turn of its begin."""
+    before: dict[str, Any] = {}
+    for commit in plan.commits:
+        status = PlanStatus(commit.checkpoint.summary.status)
+        state = unpack(commit.checkpoint.state)
+        said = {name: state.get(name) for name in ("status", "error", "result")}
+        event = unpack(commit.checkpoint.timeline[-1])["event"] if commit.checkpoint.timeline else {}
+        if status.finished and (said != before or event.get("type") == ROLLBACK):
+            yield status
+        before = said
 
 
 def _results(plan: _Plan, workload: Workload) -> Iterator[Violation]:
@@ -311,13 +328,14 @@ def _results(plan: _Plan, workload: Workload) -> Iterator[Violation]:
     for told in plan.told:
         for why in wrong_with(spec, told.status, told.result):
             yield Violation("results are right", plan.key, f"the client's result: {why}")
-    if not plan.heard and PlanStatus(plan.status).finished and not _may_be_cancelled(spec, workload, plan.status):
+    if not plan.heard and PlanStatus(plan.status).finished and not _may_be_ended(spec, workload, plan):
         for why in wrong_with(spec, plan.status, None):
             if why.startswith("it is "):
                 yield Violation("results are right", plan.key, why)
 
 
-def _may_be_cancelled(child: PlanSpec, workload: Workload, status: str) -> bool:
-    """True for a child plan that its parent may have cancelled."""
-    top_level = {plan.key for plan in workload.plans}
-    return status == "cancelled" and child.key not in top_level
+def _may_be_ended(child: PlanSpec, workload: Workload, plan: _Plan) -> bool:
+    """True for a child plan that its parent may have cancelled or rolled back."""
+    top_level = {each.key for each in workload.plans}
+    is_rolled_back = bool(unpack(plan.last.checkpoint.state).get("rollback"))
+    return child.key not in top_level and (plan.status == "cancelled" or is_rolled_back)

@@ -17,6 +17,7 @@ from simulation.workload import (
     PlanSpec,
     Step,
     StepKind,
+    Undo,
     Workload,
 )
 
@@ -30,6 +31,7 @@ MACHINE_DEEDS: Final[tuple[Do, ...]] = ("ok", "ok", "ok", "slow", "flaky", "fail
 DEEDS: Final[tuple[Do, ...]] = ("ok", "ok", "ok", "slow", "fail")
 ACTING: Final[tuple[Do, ...]] = ("ok", "slow", "flaky")
 """Behaviours of workers that act outside."""
+UNDOS: Final[tuple[Undo, ...]] = ("ok", "ok", *get_args(Undo))
 DEEPEST: Final = 2
 BEGINS_WITHIN: Final = 6.0
 """Seconds within which clients act."""
@@ -55,7 +57,57 @@ def make_workload(seed: int) -> Workload:
     effects = Random(f"effects:{seed}")
     if effects.random() < 0.5:
         workload = replace(workload, plans=tuple(_with_effects(effects, plan) for plan in workload.plans))
+    rollbacks = Random(f"rollbacks:{seed}")
+    if rollbacks.random() < 0.5:
+        workload = replace(workload, plans=tuple(_with_rollback(rollbacks, plan) for plan in workload.plans))
     return workload
+
+
+def _with_rollback(random: Random, plan: PlanSpec, is_child: bool = False) -> PlanSpec:
+    """Have workers act outside for more steps, of all planners, and roll some plans back, at their end or by people."""
+
+    def step(each: Step) -> Step:
+        child = _with_rollback(random, each.child, is_child=True) if each.child is not None else None
+        members = tuple(map(step, each.members))
+        return _with_undo(random, replace(each, members=members, child=child), decides=plan.kind in ("script", "tree"))
+
+    changed = replace(plan, steps=tuple(map(step, plan.steps)))
+    if not is_child and random.random() < 0.2:
+        return _handled(random, changed)
+    if random.random() < (0.2 if is_child else 0.4):
+        changed = replace(changed, rolls_back=True)
+    if is_child or random.random() < 0.5:
+        return changed
+    times = (
+        plan.submit_at[0] + random.uniform(0.0, random.choice((4.0, 30.0))) for _ in range(random.choice((1, 1, 2)))
+    )
+    return replace(changed, rollback_at=tuple(times))
+
+
+def _with_undo(random: Random, step: Step, decides: bool) -> Step:
+    """Have a worker act outside, and say how its undo behaves; planners that decide see no unknown outcomes."""
+    if step.members or step.child is not None or step.kind not in ("ask", "group", "parallel"):
+        return step
+    if step.effect is None and step.do in ("ok", "slow") and random.random() < 0.7:
+        kinds: tuple[EffectKind, ...] = ("key", "look-up", "final") if decides else get_args(EffectKind)
+        step = replace(step, effect=random.choice(kinds))
+    return replace(step, undo=random.choice(UNDOS)) if step.effect is not None else step
+
+
+def _handled(random: Random, plan: PlanSpec) -> PlanSpec:
+    """A plan that handlers move, with the submission of another one."""
+    steps = tuple(
+        Step(
+            "group",
+            members=tuple(_with_undo(random, _asked(random), decides=False) for _ in range(random.randint(1, 3))),
+        )
+        for _ in range(random.randint(1, 4))
+    )
+    return PlanSpec(plan.key, "handler", steps, submit_at=plan.submit_at, rolls_back=True)
+
+
+def _asked(random: Random) -> Step:
+    return Step("ask", random.randint(0, 9), random.choice(("ok", "slow")), seconds=random.uniform(0.1, 3.0))
 
 
 def _with_effects(random: Random, plan: PlanSpec) -> PlanSpec:

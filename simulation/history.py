@@ -70,8 +70,18 @@ class ClientResult:
     result: Any = field(hash=False)
 
 
-ActStep = Literal["begins", "acts", "is found", "is not found", "was not done"]
-"""A handler begins an attempt; the service acts; a look-up or, at last, a person has asked it."""
+ActStep = Literal[
+    "begins",
+    "acts",
+    "is found",
+    "is not found",
+    "was not done",
+    "undo begins",
+    "is undone",
+    "is undone by hand",
+    "is given up",
+]
+"""A handler begins an attempt; the service acts; a look-up or, at last, a person has asked it; the end of an undo."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +92,10 @@ class ActFact:
     key: str
     kind: EffectKind
     what: ActStep
+    task: str = ""
+    """Id of the task's request."""
+    attempt: int = 0
+    """Number of the attempt that begins or acts, from 1."""
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ IGNORED = frozenset({"user_input"})
 def allowed_statuses(plan: PlanSpec) -> set[str]:
     """Possible final statuses; a plan that is cancelled too late may have completed."""
     fails = plan.kind == "machine" and any(step.do == "die" for step in plan.steps)
-    usual = {"failed" if fails else "completed"}
-    return usual | {"cancelled"} if plan.cancel_at is not None else usual
+    usual = {"failed" if fails or plan.rolls_back else "completed"}
+    usual |= {"cancelled"} if plan.cancel_at is not None else set()
+    return usual | {"failed"} if plan.rollback_at else usual
 
 
 def wrong_with(plan: PlanSpec, status: str, result: Any) -> Iterator[str]:

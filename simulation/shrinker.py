@@ -70,6 +70,8 @@ def _less(plan: PlanSpec) -> Iterator[PlanSpec]:
         yield replace(plan, pause_at=None)
     if plan.cancel_at is not None:
         yield replace(plan, cancel_at=None)
+    if plan.rollback_at:
+        yield replace(plan, rollback_at=plan.rollback_at[1:])
     for number, (waiting, _) in enumerate(plan.signals):
         if sum(each == waiting for each, _ in plan.signals) > 1:
             yield replace(plan, signals=(*plan.signals[:number], *plan.signals[number + 1 :]))

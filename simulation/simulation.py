@@ -22,12 +22,13 @@ from plancast_bus.memory import MemoryBus
 from simulation.actions import FaultInjector, People
 from simulation.adversary import Adversary
 from simulation.app import make_app
-from simulation.checker import Violation, check_history
+from simulation.checker import check_history
 from simulation.cluster import Cluster
 from simulation.determinism import sealed
 from simulation.history import Answered, Called, FaultStruck, History, ResponseSeen
 from simulation.loop import START, Exhausted, LoopClock, Stalled, VirtualLoop, context_of
 from simulation.observer import LoggedErrors, ObservedWorld
+from simulation.violation import Violation
 from simulation.workload import Workload
 
 ACK_WAIT = 2.0

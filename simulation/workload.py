@@ -11,10 +11,12 @@ StepKind = Literal[
 ]  # fmt: skip
 Do = Literal["ok", "fail", "die", "slow", "flaky"]
 """Behaviour of a worker; a plan continues after ``fail``, and fails after ``die``."""
-EffectKind = Literal["key", "look-up", "never"]
-"""Offers of the service that a task uses: idempotency keys, a look-up, or neither."""
+EffectKind = Literal["key", "look-up", "never", "final"]
+"""Offers of the service that a task uses: idempotency keys, a look-up, or neither; ``final``: keys, but no undo."""
+Undo = Literal["ok", "slow", "flaky", "again", "by hand", "gives up"]
+"""Behaviour of an undo: the last three fail at first, and a person has it begun again, undoes it, or gives it up."""
 Join = Literal["all", "first_success", "n"]
-PlanKind = Literal["machine", "script", "tree"]
+PlanKind = Literal["machine", "handler", "script", "tree"]
 FaultKind = Literal[
     "crash host", "crash dispatcher", "crash worker",
     "freeze host", "freeze dispatcher", "freeze worker",
@@ -42,7 +44,8 @@ class Step:
     document: int = 0
     """Length of a text in the worker's answer."""
     effect: EffectKind | None = None
-    """Of an ``ask`` of a machine whose worker acts outside; None: it does not."""
+    """Of an ``ask`` whose worker acts outside; None: it does not."""
+    undo: Undo = "ok"
     takes_unknown: bool = False
     """True if the machine goes on after an unknown outcome of its effect; otherwise a person decides."""
 
@@ -61,6 +64,10 @@ class PlanSpec:
     """Numbers of waiting steps and times of their signals, with repetitions."""
     pause_at: float | None = None
     cancel_at: float | None = None
+    rolls_back: bool = False
+    """True if the plan rolls itself back in the end."""
+    rollback_at: tuple[float, ...] = ()
+    """When people roll it back, while it runs or later."""
     poll: bool = False
     """True for a planner in poll mode, called after every event."""
 

@@ -9,15 +9,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any, get_args
+from uuid import uuid4
 
 import pytest
 from simulation.history import ActFact, FaultStruck
 from simulation.runner import run_seed
 from simulation.workload import EffectKind
 
+from plancast.effects.record import EffectState
 from plancast.plan import task_responses
 from plancast.planner_turn import autonomous
-from plancast.turn import turn
+from plancast.turn import rollback, turn
 from plancast_actors.dispatch import host_link
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.plan_actors import slow_path
@@ -25,6 +27,7 @@ from plancast_actors.plan_actors.activation import Activation
 from plancast_actors.plan_actors.services import Emitted
 from plancast_actors.plan_actors.slow_path import SlowTurn
 from plancast_actors.workers.effect_attempt import EffectAttempt
+from plancast_actors.workers.effect_undo import UndoAttempt, UndoContext
 from plancast_bus.memory.checkpoints import PlanTable
 from plancast_bus.ports.checkpoints import Checkpoint
 from simulation import (
@@ -185,6 +188,32 @@ def _outcomes_that_no_plan_hears(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(turn, "record_effect", lambda turn, plan: False)
 
 
+def _undos_in_any_order(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rollback, "ready_steps", list)
+
+
+def _undos_under_keys_of_their_own(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(UndoContext, "idempotency_key", property(lambda self: uuid4().hex))
+
+
+def _what_has_no_undo_is_not_named(patch: pytest.MonkeyPatch) -> None:
+    def forget(plan: Any) -> None:
+        for key, entry in list(plan.effects.items()):
+            if not entry.undo:
+                del plan.effects[key]
+
+    patch.setattr(rollback, "name_without_undo", forget)
+
+
+def _undos_begun_without_the_fence(patch: pytest.MonkeyPatch) -> None:
+    """An answer that says that an effect is done is taken for the end of its undo."""
+
+    async def ended(self: UndoAttempt, record: Any, version: int, error: Exception) -> Any:
+        return await self._end(record, version, EffectState.UNDONE, "")
+
+    patch.setattr(UndoAttempt, "_fail", ended)
+
+
 ACTS = PlanSpec(
     "p0",
     "machine",
@@ -228,6 +257,10 @@ def _seeds(*first: Workload) -> Iterator[Workload]:
         (_values_stored_after_the_commit, {"no defect"}),
         (_acts_begun_again_blindly, {"acts are not repeated"}),
         (_outcomes_that_no_plan_hears, {"outcomes are known"}),
+        (_undos_in_any_order, {"undos come in order"}),
+        (_undos_under_keys_of_their_own, {"undos are not repeated"}),
+        (_what_has_no_undo_is_not_named, {"rollbacks are complete"}),
+        (_undos_begun_without_the_fence, {"rollbacks are complete"}),
     ],
     ids=lambda value: value.__name__.strip("_") if callable(value) else "",
 )
@@ -282,7 +315,7 @@ def test_a_fault_strikes_between_two_awaits_of_its_process(kind: Any) -> None:
         faults=(Fault(kind, 0.0, steps=9),),
     )
     places = set()
-    for steps, target in product(range(1, 40, 2), range(2)):  # either host may have the plan
+    for steps, target in product(range(1, 80, 2), range(2)):  # either host may have the plan
         outcome = simulate(replace(workload, faults=(Fault(kind, 0.0, target=target, steps=steps),)))
         assert outcome.violations == []
         facts = [entry.fact for entry in outcome.history.entries]
