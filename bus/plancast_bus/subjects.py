@@ -12,7 +12,7 @@ import re
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 from urllib.parse import quote, unquote
 
 from plancast_bus.errors import InvalidSubject
@@ -29,6 +29,9 @@ _NO_TENANT = "%"
 """Token of plans without a tenant; no encoded name is a percent sign alone."""
 _LISTED = frozenset({"agent", "app", "event"})
 """Kinds of registrations that clients, workers and observers may list."""
+WITHDRAWN: Final = "withdrawn-requests"
+"""Topic, in the stream of requests, of copies of withdrawn requests: their workers settle what was begun of them. Only
+the runtime may publish on it."""
 PLACEHOLDERS = "*.keepers.*"
 """Filter for :meth:`Subjects.placeholder` of all deployments and work queues."""
 MAX_TOKEN = 400
@@ -341,6 +344,19 @@ class Subjects:
     def timers_due(self) -> str:
         """Filter for the stored due timers."""
         return f"{self.store}.timers.due.*.*.>"
+
+    def withdrawn(self, subject: str) -> str:
+        """The subject of the copy of a withdrawn request, from the stored subject of the request.
+
+        Raises:
+            InvalidSubject: it is not the subject of a stored event.
+        """
+        address = self.parse_stored(subject)
+        return self.event(WITHDRAWN, address.correlation_id, address.event_type)
+
+    def is_withdrawn(self, subject: str) -> bool:
+        """Return whether a stored message is the copy of a withdrawn request."""
+        return subject.startswith(f"{self.prefix}.{WITHDRAWN}.")
 
     def withdrawals(self, task: str) -> str:
         """The notices of withdrawn requests of a task type; the payload is the sequence of the request."""

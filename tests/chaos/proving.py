@@ -233,6 +233,8 @@ def _effect_of(seen: Seen) -> Effect | None:
     """The effect by which a message was sent; None if it is no effect."""
     subject, headers = seen.subject, seen.headers
     message_id, kind = headers.get("Nats-Msg-Id", ""), headers.get("Content-Type", "")
+    if SUBJECTS.is_withdrawn(subject):
+        return None  # a part of the withdrawal, which is evident from the removal
     if subject.startswith(f"{SUBJECTS.prefix}."):
         return Publish(subject, seen.payload, message_id, kind)
     if subject.startswith("$JS.API.STREAM.PURGE."):

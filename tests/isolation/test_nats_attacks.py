@@ -264,6 +264,20 @@ async def test_no_login_withdraws_the_tasks_of_a_worker(server: RoleServer, runt
     assert set(heard) == {b"of the runtime"}
 
 
+@by_each_role("forge the copy of a withdrawn request", "only what the runtime has published is stored")
+async def test_no_login_forges_the_withdrawal_of_a_request(server: RoleServer, runtime: NatsClient, role: str) -> None:
+    subjects = [f"plancast.withdrawn-requests.victim.{task}" for task in ("work.requested", "image.render")]
+    before = await held(runtime)
+    async with raw(server, role) as (client, _):
+        for subject in (*subjects, "plancast.withdrawn-requests.0.victim.work.requested"):
+            await client.publish(subject, b"{}", headers={"Nats-Msg-Id": f"withdrawn:{role}"})
+        await client.flush()
+        await asyncio.sleep(QUIET)
+    assert await held(runtime) == before
+    await runtime.request(subjects[0], b"{}", headers={"Nats-Msg-Id": f"withdrawn:{role}"}, timeout=30)
+    assert await held(runtime) != before, "the runtime may, and no login has taken the id"
+
+
 @by_each_role("have a consumer push what streams hold to a subject of its choice", "no consumer is created")
 async def test_no_push_consumer_can_be_made(server: RoleServer, runtime: NatsClient, role: str) -> None:
     before = await held(runtime)

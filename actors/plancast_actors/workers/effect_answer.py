@@ -7,7 +7,7 @@ from typing import Any
 from plancast.effects.record import EffectRecord, EffectState
 from plancast.effects.wire import EffectNote
 from plancast.state_machine.machine import failed_event, unknown_event
-from plancast.worker import TaskDefinition
+from plancast.worker import TaskContext, TaskDefinition
 from plancast_actors.workers.responses import Response, make_response, response_event_of
 from plancast_bus.events.envelope import EventEnvelope
 
@@ -30,9 +30,14 @@ def answer_of(
     expected = response_event_of(request, definition)
     own = record.request.get("id") == request.id
     event_type, data = record.answer or ("", {})
+    waits_for, owner, reason = "", "", record.reason
     if record.state is EffectState.UNKNOWN:
         event_type = unknown_event(expected) if expected else ""
-        data = {"success": False, "outcome": "unknown", "key": record.key, "reason": record.reason}
+        if record.task != TaskContext(request).idempotency_key:
+            waits_for = str(record.request.get("id"))
+            owner = "" if is_of_plan(record, request) else _plan_of(record)
+            reason = f"waits for {waits_for}{owner and f' of plan {owner}'}, whose outcome is not known: {reason}"
+        data = {"success": False, "outcome": "unknown", "key": record.key, "reason": reason}
         suffix = (
             f":unknown:{record.attempt}"  # neither that of a later outcome, nor of an unknown end of a later attempt
         )
@@ -46,7 +51,7 @@ def answer_of(
     outcome = _OUTCOMES.get(record.state, record.state.value)
     # An effect of another plan is undone by that one.
     undo = definition.has_undo and is_of_plan(record, request)
-    note = EffectNote(address, record.key, outcome, undo, definition.event_type)
+    note = EffectNote(address, record.key, outcome, undo, definition.event_type, waits_for, owner)
     return make_response(request, definition, event_type, data, note.metadata(), suffix)
 
 
@@ -58,10 +63,12 @@ def failure_of(request: EventEnvelope, definition: TaskDefinition, error: str) -
 
 def is_of_plan(record: EffectRecord, request: EventEnvelope) -> bool:
     """True if an effect belongs to the plan of a request, and to its tenant."""
-    owner = record.request
-    tenants = (owner.get("tenant_id") or "", request.tenant_id or "")
-    plans = (owner.get("plan_id") or owner.get("correlation_id"), request.plan_id or request.correlation_id)
-    return tenants[0] == tenants[1] and plans[0] == plans[1]
+    same_tenant = (record.request.get("tenant_id") or "") == (request.tenant_id or "")
+    return same_tenant and _plan_of(record) == (request.plan_id or request.correlation_id)
+
+
+def _plan_of(record: EffectRecord) -> str:
+    return str(record.request.get("plan_id") or record.request.get("correlation_id"))
 
 
 def _own_event(record: EffectRecord, event_type: str, expected: str | None, definition: TaskDefinition) -> str:

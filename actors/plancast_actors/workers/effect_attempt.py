@@ -17,22 +17,32 @@ from plancast.app_code import contained
 from plancast.effects.effect import Effect, Outcome, address_of
 from plancast.effects.ledger import EffectLedger
 from plancast.effects.record import EffectRecord, EffectState
-from plancast.effects.wire import RESOLUTION
+from plancast.effects.wire import RESOLUTION, EffectNote
 from plancast.errors import RetryableError, TerminalError
 from plancast.plan.event_fields import error_text
 from plancast.settings import WorkerSettings
 from plancast.worker import TaskContext, TaskDefinition
 from plancast_actors.workers.delivery_record import DeliveryRecord
 from plancast_actors.workers.effect_answer import answer_of, failure_of, is_of_plan
-from plancast_actors.workers.effect_delivery import EffectDelivery, EffectRequests, HeldBack, address_in
+from plancast_actors.workers.effect_delivery import (
+    LONGEST_WAIT,
+    LOOKS,
+    EffectDelivery,
+    EffectRequests,
+    HeldBack,
+    address_in,
+)
 from plancast_actors.workers.executor import TaskExecutor, UnsendableResult, sendable
-from plancast_actors.workers.responses import Response, response_event_of
+from plancast_actors.workers.responses import Response, make_response, response_event_of
+from plancast_actors.workers.withdrawals import IN_FLIGHT, TaskWithdrawn
 from plancast_bus.clock import Clock
 from plancast_bus.errors import InvalidEnvelope, PayloadTooLarge
 from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.ports.registry import Registry
 
 logger = logging.getLogger(__name__)
+MAX_WITHDRAWN: Final = 16
+"""Withdrawn requests that a record remembers."""
 _NO_END: Final = "an attempt was begun, and its end is not known"
 
 
@@ -66,7 +76,10 @@ class EffectExecutor(EffectRequests):
             HeldBack: another delivery is at work on the effect.
             RetryableError: the handler or the look-up asks for a retry.
         """
+        settles = IN_FLIGHT.get().settles
         if RESOLUTION in request.metadata:
+            if settles:
+                return None
             given = request.metadata[RESOLUTION]
             address = address_in(given)
             if address is None or given.get("outcome") not in ("done", "not_done", "give_up"):
@@ -84,8 +97,10 @@ class EffectExecutor(EffectRequests):
         except Exception as error:  # nothing was done, and there is no effect to name
             if isinstance(error, RetryableError) and abandoned is None:
                 raise
-            return self.executor.failure(request, error)
+            return None if settles else self.executor.failure(request, error)
         address = address_of(effect, request, key, fields)
+        if settles:
+            return await Settlement(self, request, address, key, record, attempt, abandoned).run()
         of_delivery = EffectAttempt(self, request, address, key, record, attempt, abandoned)
         return await of_delivery.run(is_new=attempt == 1 and abandoned is None)
 
@@ -120,13 +135,17 @@ class EffectAttempt(EffectDelivery):
         if self._end is not None:
             return await self._settled_late(self._end, record, version)
         if self._decision is not None:
-            if record is None or not is_of_plan(record, self._delivered):
+            if record is None or record.state is EffectState.WITHDRAWN or not is_of_plan(record, self._delivered):
                 self._refuse("the decision about an effect is refused: the plan has no such effect")
             self._request, self._key = record.envelope, record.key
             if record.state is EffectState.UNKNOWN:
                 return await self._resolve(self._decision, record, version)
         if record is None:
             return await self._begin(None, version)
+        if self._delivered.id in record.withdrawn:
+            raise TaskWithdrawn
+        if record.state is EffectState.WITHDRAWN:
+            return await self._begin(record, version)
         own = record.task == self._task
         if record.state is EffectState.BEGUN:
             if record.writer == self._writer:  # the write has succeeded, and its acknowledgement was lost
@@ -138,7 +157,9 @@ class EffectAttempt(EffectDelivery):
             if own:
                 return await self._reconcile(replace(record, request=self._request.to_wire()), version)
             return await self._settle_for_owner(record, version)
-        if not own and record.state in (EffectState.UNKNOWN, EffectState.UNDOING):
+        if not own and record.state is EffectState.UNKNOWN:
+            raise HeldBack(self._deliveries, self._news(record), LONGEST_WAIT)
+        if not own and record.state is EffectState.UNDOING:
             raise HeldBack(self._deliveries)
         if own and record.state is EffectState.FAILED and record.request.get("id") != self._request.id:
             return await self._begin(record, version)
@@ -169,6 +190,7 @@ class EffectAttempt(EffectDelivery):
             begun_by=self._delivered.id,
             writer=self._writer,
             at=self._clock.time(),
+            withdrawn=before.withdrawn if before is not None else (),
         )
         if self._abandoned is not None:
             return await self._fail(begun, version, self._abandoned)
@@ -277,6 +299,8 @@ class EffectAttempt(EffectDelivery):
                 data = self._delivered.data
                 result = data.get("result") if isinstance(data, Mapping) else None
                 return await self._done_as_found(record, version, Outcome.done(result))
+            case "not_done" if record.request.get("id") in record.withdrawn:
+                return await self._fail(record, version, TerminalError("it was not done, and its request is withdrawn"))
             case "not_done":
                 return await self._begin(record, version)
             case _:
@@ -345,7 +369,65 @@ class EffectAttempt(EffectDelivery):
             raise HeldBack(self._deliveries)
         return self._answer(record)
 
+    def _news(self, record: EffectRecord) -> Response | None:
+        """What the plan has to know of an effect of another task that this one waits for; None: it was told before."""
+        answer = self._answer(record)
+        return answer if answer is not None and self._of.is_news(answer.to_wire()["id"]) else None
+
     def _answer(self, record: EffectRecord, suffix: str = "") -> Response | None:
         if record.state is EffectState.DONE:
             self._executor.counts.answered += 1
         return answer_of(record, self._address, self._request, self._definition, suffix)
+
+
+class Settlement(EffectAttempt):
+    """One delivery of the copy of a withdrawn request: nothing is begun any more, and what was begun gets an end."""
+
+    async def _step(self, record: EffectRecord | None, version: int) -> Response | None:
+        of_request = record is not None and record.request.get("id") == self._request.id
+        own = record is not None and record.task == self._task
+        if record is None or record.state is EffectState.WITHDRAWN:
+            await self._forbid(record, EffectState.WITHDRAWN, version)
+            return None
+        if own and record.state is EffectState.FAILED and not of_request:  # a further attempt may have been fetched
+            await self._forbid(record, EffectState.FAILED, version)
+            return None
+        if record.state is EffectState.BEGUN:
+            if not self._is_lost(record):
+                raise HeldBack(self._deliveries, longest=LONGEST_WAIT)
+            if record.begun_by == self._request.id:
+                return await self._settle(record, version)
+        elif own and of_request:
+            return self._answer(record)
+        if self._deliveries < LOOKS:  # what was read may be out of date
+            raise HeldBack(self._deliveries)
+        if own or is_of_plan(record, self._request):
+            return None
+        return self._failure_of_other(record)
+
+    async def _forbid(self, before: EffectRecord | None, state: EffectState, version: int) -> None:
+        """Write that the request is not to begin, also if another process has fetched it."""
+        if before is None:
+            before = EffectRecord(state=state, task=self._task, key=self._key, request=self._request.to_wire())
+        if self._request.id not in before.withdrawn:
+            await self._write(self._moved(before, state, withdrawn=self._withdrawn(before)), version)
+
+    async def _settle(self, begun: EffectRecord, version: int) -> Response | None:
+        """Find out what became of an attempt whose process is gone; it is not repeated, even where it could be."""
+        begun = replace(begun, withdrawn=self._withdrawn(begun))
+        error = TerminalError("the process of its attempt was lost, and its request is withdrawn")
+        if self._abandoned is not None:
+            return await self._leave_unknown(begun, version, error_text(self._abandoned))
+        return await self._end_by_look_up(begun, version, error)
+
+    def _withdrawn(self, record: EffectRecord) -> tuple[str, ...]:
+        return (*record.withdrawn, self._request.id)[-MAX_WITHDRAWN:]
+
+    def _failure_of_other(self, record: EffectRecord) -> Response | None:
+        """The answer to a request that has waited for the effect of another plan, which goes on without it."""
+        reason = "its request was withdrawn before it began"
+        event_type, data = failure_of(self._request, self._definition, reason)
+        if not event_type:
+            return None
+        note = EffectNote(self._address, self._key, "failed", event_type=self._definition.event_type)
+        return make_response(self._request, self._definition, event_type, data, note.metadata(), ":withdrawn")

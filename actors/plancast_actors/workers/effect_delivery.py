@@ -24,10 +24,14 @@ from plancast_bus.errors import CommitConflict
 T = TypeVar("T")
 FIRST_LOOK, LONGEST_LOOK = 0.5, 5.0
 """Seconds before a delivery that waits for another one looks at the record again; they double."""
+LONGEST_WAIT: Final = 60.0
+"""The longest of them where the other one waits for a person."""
 LOST: Final = 4.0
 """Times ``ack_wait`` after which another request takes over: the redelivery would have done so long before."""
 LOOKS: Final = 4
 """Deliveries before a request is refused for what its effect's record says: a replica may lag."""
+MAX_TOLD: Final = 10_000
+"""Answers that a process remembers as sent; one that it has forgotten is sent again, and ignored."""
 _ADDRESS: Final = re.compile("[0-9a-f]{40}")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0
 """Seconds before a record is read again after a conflict; they double."""
@@ -42,11 +46,12 @@ def address_in(given: Any) -> str | None:
 class HeldBack(Exception):
     """Raised when another delivery is at work on the effect: this one is returned, and looks again later."""
 
-    def __init__(self, deliveries: int, owner: Response | None = None) -> None:
+    def __init__(self, deliveries: int, answer: Response | None = None, longest: float = LONGEST_LOOK) -> None:
         super().__init__(deliveries)
-        self.owner = owner
-        """Answer to another request, whose effect this delivery has settled in its place."""
-        self.delay: float = min(FIRST_LOOK * 2 ** min(deliveries - 1, 10), LONGEST_LOOK)
+        self.answer = answer
+        """Sent meanwhile: the answer to another request, whose effect this delivery has settled in its place, or what
+        its own plan has to know of the wait."""
+        self.delay: float = min(FIRST_LOOK * 2 ** min(deliveries - 1, 10), longest)
         """Seconds before it is delivered again."""
 
 
@@ -67,6 +72,17 @@ class EffectRequests:
         self.clock = clock
         self.acting: set[EffectDelivery] = set()
         """Deliveries whose handler runs."""
+        self._told: dict[str, None] = {}
+        """Newest ids for which :meth:`is_news` was true."""
+
+    def is_news(self, answer_id: str) -> bool:
+        """True if this process has not sent an answer, which each delivery of a waiting task would repeat."""
+        if answer_id in self._told:
+            return False
+        self._told[answer_id] = None
+        if len(self._told) > MAX_TOLD:
+            del self._told[next(iter(self._told))]
+        return True
 
     async def keep_alive(self) -> None:
         """Write of acts that take long that they go on; others would take them for lost."""

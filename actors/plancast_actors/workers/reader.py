@@ -16,6 +16,7 @@ from plancast.telemetry.redaction import redact
 from plancast.telemetry.trace_scope import TRACE
 from plancast_actors.dead_letters import DeadLetterWriter
 from plancast_actors.workers.delivery_record import DeliveryRecord
+from plancast_actors.workers.effect_attempt import EffectExecutor
 from plancast_actors.workers.effect_delivery import HeldBack
 from plancast_actors.workers.executor import TaskExecutor, given_up
 from plancast_actors.workers.responses import RequestTooLarge, Response, read_request
@@ -128,7 +129,8 @@ class TaskReader:
                 if held is not None:  # redelivered while it runs, as its ack_wait has expired
                     held.delivery = delivery
                     continue
-                held = self._in_flight[delivery.sequence] = InFlight(delivery)
+                settles = self._bus.subjects.is_withdrawn(delivery.subject)
+                held = self._in_flight[delivery.sequence] = InFlight(delivery, settles=settles)
                 self._capacity.enter()
                 held.task = loop.create_task(self._process(held))
 
@@ -238,8 +240,8 @@ class TaskReader:
             await self._attempt(held, request, record)
         except HeldBack as held_back:
             await record.interrupted()
-            if held_back.owner is not None:
-                await self._publish(request, held_back.owner)
+            if held_back.answer is not None:
+                await self._publish(request, held_back.answer)
             await self._return(held, held_back.delay)
         except asyncio.CancelledError:
             if self._closing:
@@ -247,6 +249,9 @@ class TaskReader:
             raise
 
     async def _attempt(self, held: InFlight, request: EventEnvelope, record: DeliveryRecord) -> None:
+        if held.settles and not isinstance(self._effects, EffectExecutor):  # nothing is recorded of it
+            self._settle(held)
+            return
         if record.watched:
             await record.read()
         if record.answered:

@@ -18,7 +18,7 @@ from plancast_bus.errors import InvalidEnvelope, InvalidSubject
 from plancast_bus.events.codec import decode
 from plancast_bus.events.envelope import EventEnvelope, EventTopic, WireEvent, utc_text
 from plancast_bus.ports.bus import Delivery
-from plancast_bus.subjects import Subjects, check_event_type
+from plancast_bus.subjects import WITHDRAWN, Subjects, check_event_type
 
 _CLEAN_ID = re.compile(r"[!-~]{1,400}")
 _RESULTS = EventTopic.ACTION_RESULTS.value
@@ -61,7 +61,7 @@ def read_request(delivery: Delivery, subjects: Subjects, max_bytes: int) -> Even
     try:
         address = subjects.parse_stored(delivery.subject)
         expected = {
-            "topic": address.topic,
+            "topic": EventTopic.ACTION_REQUESTS if address.topic == WITHDRAWN else address.topic,
             "type": address.event_type,
             "correlation_id": address.correlation_id,
             "id": delivery.message_id or f"{delivery.stream}-{delivery.sequence}",

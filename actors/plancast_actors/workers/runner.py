@@ -23,7 +23,7 @@ from plancast_actors.workers.executor import ContextFactory, TaskCounts, TaskExe
 from plancast_actors.workers.live_events import LiveEvents
 from plancast_actors.workers.reader import TaskReader
 from plancast_bus.clock import Clock, SystemClock
-from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.ports.bus import Bus, ConsumerSpec
 from plancast_bus.settings import BusSettings
 from plancast_bus.subjects import Subjects, task_consumer_name, undo_type
@@ -36,9 +36,12 @@ MAX_EVENT_BYTES: int = BusSettings().max_event_bytes
 
 
 def task_consumer(event_type: str, subjects: Subjects, ack_wait: float) -> ConsumerSpec:
-    """Spec of the durable consumer that all workers of a task type share."""
+    """Spec of the durable consumer that all workers of a task type share; it reads requests and withdrawn ones.
+
+    Both topics are in one filter: a server goes through all subjects of a block for a consumer with several.
+    """
     name = task_consumer_name(event_type)
-    subject = subjects.stored(EventTopic.ACTION_REQUESTS, "*", "*", event_type)
+    subject = subjects.stored("*", "*", "*", event_type)
     return ConsumerSpec(name=name, source="requests", filters=(subject,), ack_wait=ack_wait, prefetch=False)
 
 

@@ -25,10 +25,12 @@ class TaskWithdrawn(Exception):
 class InFlight:
     """A task from its delivery until it is acknowledged or returned to the stream."""
 
-    __slots__ = ("_handled", "_interrupted", "delivery", "task", "withdrawn")
+    __slots__ = ("_handled", "_interrupted", "delivery", "settles", "task", "withdrawn")
 
-    def __init__(self, delivery: Delivery) -> None:
+    def __init__(self, delivery: Delivery, *, settles: bool = False) -> None:
         self.delivery = delivery
+        self.settles = settles
+        """It is the copy of a withdrawn request: nothing is begun, and what was begun is settled."""
         self.task: asyncio.Task[None] | None = None
         self.withdrawn = False
         self._handled: TaskContext | None = None

@@ -25,9 +25,10 @@ from plancast_bus.ports.effects import (
     SetTimer,
     Share,
     Withdraw,
+    copy_id,
 )
 from plancast_bus.settings import BusSettings
-from plancast_bus.subjects import Subjects, is_inbox
+from plancast_bus.subjects import WITHDRAWN, Subjects, is_inbox, task_consumer_name
 from plancast_bus.topics import SOURCES, Source
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class MemoryWorld:
             "timers": self.timers,
         }
         self._topics: dict[str, MemoryStream] = {topic: self.streams[source] for topic, source in SOURCES.items()}
+        self._topics[WITHDRAWN] = self.streams["requests"]
         self.plans: PlanTable = PlanTable(self.clock)
         self.values: ValueTable = ValueTable(self.clock)
         self.dead_letters: DeadLetterTable = DeadLetterTable(
@@ -102,6 +104,17 @@ class MemoryWorld:
             case Share():
                 raise TypeError("shared values are merged into their session, not emitted")
         return 0
+
+    def copy_withdrawn(self, effect: Withdraw) -> None:
+        """Copy a request that is about to be removed, unless it is gone or its type has no consumer."""
+        stream = self.streams["requests"]
+        request = stream.messages.get(effect.sequence)
+        if request is None or not stream.has_durable(task_consumer_name(effect.task)):
+            return
+        subject = self.subjects.withdrawn(request.subject)
+        self.publish(
+            subject, request.payload, request.content_type, copy_id(effect), tenant=request.tenant, trace=request.trace
+        )
 
     def publish(
         self,

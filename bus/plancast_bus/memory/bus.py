@@ -24,7 +24,17 @@ from plancast_bus.memory.subscriptions import MemorySubscription
 from plancast_bus.memory.values import MemoryValues
 from plancast_bus.ports.bus import ConsumerSpec, DeadLetters, Delivery, Notice
 from plancast_bus.ports.checkpoints import CheckpointStore
-from plancast_bus.ports.effects import DropAlias, Effect, NoteAlias, Publish, Respond, SealHistory, Share, Withdraw
+from plancast_bus.ports.effects import (
+    DropAlias,
+    Effect,
+    NoteAlias,
+    Publish,
+    Respond,
+    SealHistory,
+    Share,
+    Withdraw,
+    copy_id,
+)
 from plancast_bus.ports.registry import Registry
 from plancast_bus.ports.seals import Seals
 from plancast_bus.ports.sessions import KIND, Sessions
@@ -201,6 +211,8 @@ class MemoryBus:
         self._subscriptions.discard(subscription)
 
     async def _carry_out(self, effect: Effect) -> int:
+        if isinstance(effect, Withdraw) and effect.settles:
+            await self._copy_withdrawn(effect)
         if self.faults is None:
             return self.world.carry_out(effect)
         subject = self._subject(effect)
@@ -209,6 +221,13 @@ class MemoryBus:
         sequence = self.world.carry_out(effect)
         await self.point("publish.after", subject)
         return sequence
+
+    async def _copy_withdrawn(self, effect: Withdraw) -> None:
+        await self.point("publish.before", copy_id(effect))
+        self.check_open()
+        self.world.copy_withdrawn(effect)
+        await self.point("publish.after", copy_id(effect))
+        self.check_open()
 
     def _subject(self, effect: Effect) -> str:
         if isinstance(effect, Publish):

@@ -153,6 +153,9 @@ class MemoryStream:
             durable.requeue(each for each, message in self.messages.items() if filed.match(message.subject))
         return durable
 
+    def has_durable(self, name: str) -> bool:
+        return name in self._durables
+
     def drop_durable(self, name: str) -> None:
         durable = self._durables.pop(name, None)
         if durable is not None:

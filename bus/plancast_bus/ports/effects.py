@@ -78,6 +78,9 @@ class Withdraw:
     sequence: int
     task: str = ""
     """Its task type; empty in effects of earlier versions, which notify no worker."""
+    settles: bool = False
+    """A copy takes its place in the stream before, if its task type has a consumer there: the effect of the task may be
+    recorded, and its worker settles what was begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +142,13 @@ _KINDS: dict[str, Callable[..., Effect]] = {
     "share": Share,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
-_TRACED = frozenset({Publish, Respond, SetTimer})
-"""Effects whose last field is the trace."""
+_OMITTED = frozenset({Publish, Respond, SetTimer, Withdraw})
+"""Effects whose last field is omitted where it is empty."""
+
+
+def copy_id(withdrawal: Withdraw) -> str:
+    """Id of the copy of a withdrawn request, by which its stream deduplicates."""
+    return f"withdrawn:{withdrawal.sequence}"
 
 
 def effect_kind(effect: Effect) -> str:
@@ -153,7 +161,7 @@ def to_fields(effect: Effect) -> list[Any]:
     if type(effect) is Publish and not effect.tenant and not effect.trace:
         return ["publish", effect.subject, effect.payload, effect.message_id, effect.content_type]
     fields = [_NAMES[type(effect)], *(getattr(effect, name) for name in effect.__slots__)]
-    if type(effect) in _TRACED and not fields[-1]:
+    if type(effect) in _OMITTED and not fields[-1]:
         fields.pop()
     return fields
 

@@ -28,7 +28,7 @@ PART_BYTES: Final = 512 * 1024
 """Largest part in which a record is stored; further parts are registrations of their own, by content."""
 UNSETTLED_SECONDS: Final = 366 * 86_400.0
 """Seconds for which further parts of an unsettled effect are kept."""
-_SETTLED: Final = frozenset((EffectState.DONE, EffectState.FAILED, EffectState.UNDONE))
+_SETTLED: Final = frozenset((EffectState.DONE, EffectState.FAILED, EffectState.UNDONE, EffectState.WITHDRAWN))
 _FINAL: Final = (CommitConflict, AccessDenied, InvalidEnvelope, PayloadTooLarge)
 _WHOLE, _PARTS = b"\x00", b"\x01"
 

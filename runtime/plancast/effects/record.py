@@ -24,6 +24,8 @@ class EffectState(StrEnum):
     UNDOING = "undoing"
     """Its undo was begun."""
     UNDONE = "undone"
+    WITHDRAWN = "withdrawn"
+    """Nothing was begun of the last request for it, which was withdrawn; another one may begin."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,8 @@ class EffectRecord:
     """Why the effect is unknown, for people; or why a done one's result could not be sent, or its undo failed."""
     undo: str = ""
     """Id of the request that undoes it."""
+    withdrawn: tuple[str, ...] = ()
+    """Ids of the newest requests that were withdrawn, and are not to begin any more."""
     writer: str = ""
     """Id of the delivery that has written it last: tells an attempt's own write from that of another process."""
     at: float = 0.0
@@ -62,7 +66,7 @@ class EffectRecord:
 
     def encode(self) -> bytes:
         """Encode the record in msgpack."""
-        return pack({name: value for name, value in self.__dict__.items() if value not in ("", None)})
+        return pack({name: value for name, value in self.__dict__.items() if value not in ("", None, ())})
 
     @classmethod
     def decode(cls, stored: bytes) -> Self:
@@ -76,6 +80,7 @@ class EffectRecord:
             values = {name: value for name, value in unpack(stored).items() if name in known}
             answer = values.pop("answer", None)
             state = EffectState(values.pop("state"))
+            values["withdrawn"] = tuple(values.get("withdrawn", ()))
             return cls(state=state, answer=None if answer is None else (answer[0], answer[1]), **values)
         except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
             raise InvalidEnvelope(f"the record of an effect is damaged: {error}") from error

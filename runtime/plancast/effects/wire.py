@@ -26,6 +26,10 @@ class EffectNote(NamedTuple):
     """True if its worker can undo it."""
     event_type: str = ""
     """Type of the task: a plan that no longer waits for the answer does not know it."""
+    waits_for: str = ""
+    """Id of the request of another task of the key, which the task waits for: that one's outcome is not known."""
+    owner: str = ""
+    """Plan of that request, where it is another one."""
 
     def metadata(self) -> dict[str, Any]:
         """The note, as metadata of an answer."""
@@ -41,10 +45,9 @@ def read_note(metadata: Mapping[str, Any] | None) -> EffectNote | None:
     if not all(map(_is_text, texts)):
         return None
     address, key, outcome = map(str, texts)
-    event_type = fields.get("event_type")
-    return EffectNote(
-        address, key, outcome, fields.get("undo") is True, str(event_type) if _is_text(event_type) else ""
-    )
+    others = (fields.get(name) for name in ("event_type", "waits_for", "owner"))
+    event_type, waits_for, owner = (str(each) if _is_text(each) else "" for each in others)
+    return EffectNote(address, key, outcome, fields.get("undo") is True, event_type, waits_for, owner)
 
 
 def _is_text(value: Any) -> bool:

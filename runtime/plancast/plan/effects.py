@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from plancast.effects.effect import idempotency_key
-from plancast.plan.status import PAUSED
+from plancast.plan.status import PAUSED, RUNNING
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 
 if TYPE_CHECKING:
@@ -68,6 +68,10 @@ class EffectEntry:
     """True if a person has given it up: it has failed, and may have been done."""
     decided: str = ""
     """Id of the request that carries it."""
+    waits_for: str = ""
+    """Id of the request of another task of the key, for whose outcome this one waits; it was not begun."""
+    owner: str = ""
+    """Plan of that request, where it is another one: the effect is resolved there."""
 
     _state: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
     """The result of :meth:`to_state` until a field is changed: the same object is not folded again in each turn."""
@@ -135,6 +139,14 @@ def held_for(plan: PlanRecord) -> list[str]:
     """Ids of the requests for whose outcomes a plan is paused; those of a planner that decides are not open."""
     held = [each for each in plan.control.get(HELD, ()) if is_unknown(plan, each)]
     return held if plan.decider else [each for each in held if each in plan.requests]
+
+
+def hold_for_others(plan: PlanRecord) -> None:
+    """Pause a plan that a planner decides while its requests wait for outcomes of other tasks that are not known."""
+    if plan.status is RUNNING or waits_for_effects(plan):
+        for request_id in plan.requests:
+            if is_unknown(plan, request_id) and plan.effects[request_id].waits_for:
+                pause_for(plan, request_id)
 
 
 def hold(plan: PlanRecord, request_id: str, request: Request) -> None:

@@ -72,7 +72,7 @@ def effects_of(state: Mapping[str, Any], effect_types: Collection[str] = ()) -> 
             plan,
             each.undo,
             each.decision,
-            task in blocked or (each.outcome == UNKNOWN and not each.decision),
+            task in blocked or (each.outcome == UNKNOWN and not each.decision and not each.owner),
         )
         for task, each in entries.items()
     ]
@@ -197,5 +197,7 @@ def _require_unknown(state: Mapping[str, Any], task: str) -> None:
         raise NotAwaited(f"plan {plan} has no effect of the task {task!r:.200} that is answered; {listed}")
     if found.outcome != UNKNOWN:
         raise NotAwaited(f"the effect of task {task} of plan {plan} is {found.outcome}: there is nothing to tell")
+    if owner := state["effects"][task].get("owner"):
+        raise NotAwaited(f"the effect of task {task} of plan {plan} is one of plan {owner}: resolve it there")
     if found.decision:
         raise NotAwaited(f"the effect of task {task} of plan {plan} was decided already: {found.decision}")

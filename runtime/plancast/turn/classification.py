@@ -6,13 +6,20 @@ from collections.abc import Collection
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from plancast.plan.effects import HELD, is_given_up, waits_for_effects
+from plancast.plan.effects import HELD, is_given_up, is_unknown, waits_for_effects
 from plancast.plan.event_fields import answered_request, is_fact
 from plancast.plan.record import WAITING_FOR, PlanRecord, is_held
 from plancast.plan.requests import WAIT, Request
 from plancast.plan.status import PAUSED
 from plancast.plan.transitions import is_stale, target_of
-from plancast.turn.retries import as_failure_of_child, can_retry, ends_request, is_failure, says_unknown
+from plancast.turn.retries import (
+    as_failure_of_child,
+    can_retry,
+    ends_request,
+    is_failure,
+    says_unknown,
+    waits_for_other,
+)
 from plancast.turn.timers import timer_name
 
 
@@ -90,6 +97,8 @@ def classify(
         if request is None:
             if is_stale(plan, parent):
                 return Meaning(IGNORED, event, reason="an answer that came too late, or twice")
+        elif waits_for_other(event) and (plan.decider or not is_unknown(plan, parent)):
+            return Meaning(IGNORED, event, request, reason="its task waits for the outcome of another one")
         else:
             event = as_failure_of_child(plan, request, event)
             if is_failure(request, event) and can_retry(plan, request) and not is_given_up(plan, parent):

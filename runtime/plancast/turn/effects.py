@@ -74,7 +74,7 @@ def record_effect(turn: TurnRecord, plan: PlanContext) -> bool:
         )
     _fill(entry, note, event.data, turn.revision)
     turn.notes.append(f"the effect {entry.event_type} ({entry.key}) is {entry.outcome}")
-    if entry.outcome == UNKNOWN:
+    if entry.outcome == UNKNOWN and not note.waits_for:  # what it waits for was announced
         _announce(turn, request_id, entry)
     elif request is None and was_unknown and plan.decider and not plan.status.finished:
         _tell_planner(turn, plan)
@@ -121,6 +121,8 @@ def resolve_effect(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
     entry = plan.effects.get(task)
     if entry is None:
         return turn.unwanted(plan, f"the plan has no effect of the task {task!r:.200}")
+    if entry.owner:
+        return turn.unwanted(plan, f"the effect of {task} is one of plan {entry.owner}: resolve it there")
     if entry.outcome != UNKNOWN:
         return turn.unwanted(plan, f"the effect of {task} is {entry.outcome} already")
     if entry.decision:
@@ -173,6 +175,7 @@ def _fill(entry: EffectEntry, note: EffectNote, data: Any, revision: int) -> Non
     entry.answered = revision if note.outcome != UNDONE else entry.answered
     entry.given_up = entry.decision == GIVE_UP and note.outcome == FAILED
     entry.decision = entry.decided = ""
+    entry.waits_for, entry.owner = (note.waits_for, note.owner) if note.outcome == UNKNOWN else ("", "")
     entry.result = data if note.outcome == DONE else entry.result
     said = values.get("reason") or values.get("error")
     entry.reason = error_text(said) if note.outcome in (FAILED, UNKNOWN) and said else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from plancast.effects.wire import read_note
 from plancast.plan.effects import is_unknown
 from plancast.plan.event_fields import answered_request
 from plancast.plan.record import PlanRecord
@@ -23,6 +24,12 @@ def says_unknown(plan: PlanRecord, request: Request | None, event: Any) -> bool:
     if request is None or not plan.effects or event.type != unknown_event(request.response_event):
         return False
     return is_unknown(plan, answered_request(event))
+
+
+def waits_for_other(event: Any) -> bool:
+    """True if an answer is none yet: its task waits for another one, whose outcome is not known."""
+    note = read_note(event.metadata) if event.metadata else None
+    return note is not None and bool(note.waits_for)
 
 
 def as_failure_of_child(plan: PlanRecord, request: Request | None, event: Any) -> Any:

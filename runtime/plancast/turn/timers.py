@@ -70,7 +70,9 @@ def reconcile_requests(turn: TurnRecord, plan: PlanContext) -> None:
         if due is not None and not (turn.is_timer and turn.event.parent_event_id == request_id):
             turn.effects.append(CancelTimer(plan.correlation_id, _timer_of(request_id)))
         if request_id != turn.event.parent_event_id or turn.is_timer:
-            _withdraw(turn.outbox, plan, request_id, child, Withdraw(sequence, task))
+            _withdraw(
+                turn.outbox, plan, request_id, child, Withdraw(sequence, task, settles=_may_be_recorded(turn, task))
+            )
     if turn.unsettled:
         turn.carried = carry(plan, turn.unsettled, turn.used or ())
     if turn.outbox.goals or plan.allowance:
@@ -168,6 +170,12 @@ def _withdraw(outbox: Outbox, plan: PlanContext, request_id: str, child: bool, w
         )
     elif withdrawal.sequence:
         outbox.effects.append(withdrawal)
+
+
+def _may_be_recorded(turn: TurnRecord, task: str) -> bool:
+    """True if the ledger may have a record of a task of this type: also if its worker is of another app."""
+    known = turn.environment.app.tasks.get(task)
+    return known is None or known[1].is_recorded
 
 
 def _set_timer(turn: TurnRecord, plan: PlanContext, request_id: str, request: Request) -> None:

@@ -8,7 +8,7 @@ from plancast.context import GoalContext
 from plancast.errors import InvalidApp, InvalidDecision, InvalidStateMachine, TerminalError
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import BEGIN_AFTER, CANCEL, DEADLINE, FORK, REJECT, RESOLVE_EFFECT, RESUME
-from plancast.plan.effects import HELD
+from plancast.plan.effects import HELD, hold_for_others
 from plancast.plan.event_fields import error_text, words_of
 from plancast.plan.status import PENDING, RUNNING
 from plancast.plan.undo_list import is_rolling_back
@@ -103,6 +103,8 @@ class Turn(EventTurn):
             assert self.plan is not None
             if self.plan.control and HELD in self.plan.control:
                 await self._go_on_after_effects(self.plan)
+            if self.plan.decider and self.plan.effects:
+                hold_for_others(self.plan)
             if self.plan.kept and not self.plan.decider and not self.plan.rollback:
                 await self._offer_kept(self.plan)
             if self.was_paused and not self.plan.rollback:

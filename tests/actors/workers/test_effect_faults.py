@@ -301,6 +301,159 @@ async def test_a_twin_of_what_is_lost_has_its_owner_told(bench: Bench, kind: str
     await bench.settled()
 
 
+async def _withdraw(bench: Bench) -> None:
+    """Withdraw all requests as a plan does; a copy of each takes its place."""
+    held = bench.world.streams["requests"].messages
+    waiting = [each for each, message in held.items() if not bench.bus.subjects.is_withdrawn(message.subject)]
+    await bench.bus.emit([Withdraw(each, CHARGE, settles=True) for each in waiting])
+
+
+async def _struck(bench: Bench, provider: Provider, kind: str, at: int) -> None:
+    """Have a process die at one of its steps."""
+    strike = Strike(bench, at)
+    runner = await strike.run(bench, provider.worker(kind, strike))
+    await bench.until(strike.struck.is_set)
+    bench.runners.remove(runner)
+    await runner.stop(drain_seconds=0)
+
+
+@pytest.mark.parametrize("kills", [1, 2])
+@pytest.mark.parametrize("at", range(1, STEPS + 1))
+@pytest.mark.parametrize("kind", ["key", "look_up", "never"])
+async def test_a_withdrawn_request_whose_process_dies_gets_an_end_although_nobody_asks_again(
+    bench: Bench, kind: str, at: int, kills: int
+) -> None:
+    provider = Provider()
+    request = await bench.ask()
+    await _struck(bench, provider, kind, at)
+    await _withdraw(bench)
+    for _ in range(kills - 1):
+        await _struck(bench, provider, kind, 2)  # its first write is lost, or follows
+    await bench.run(provider.worker(kind))
+    await bench.settled()
+    done = at >= 4
+    assert provider.charges == (["i"] if done else []), "nothing is begun, or begun again"
+    [record] = await bench.records()
+    if at == 1:
+        assert (record.state, record.withdrawn) == ("withdrawn", (request.id,))
+        return
+    answer = await bench.answer()
+    assert answer.parent_event_id == request.id
+    known = at >= 6 or kind == "look_up"
+    expected = ("done" if done else "failed") if known else "unknown"
+    assert (outcome_of(answer), record.state) == (expected, expected)
+
+
+async def test_a_request_that_was_withdrawn_is_not_begun_by_who_has_fetched_it(bench: Bench) -> None:
+    provider, strike = Provider(), Strike(bench, 1)
+    await strike.run(bench, provider.worker("never", strike))
+    await bench.ask()
+    await bench.until(strike.struck.is_set)
+    await _withdraw(bench)
+    await bench.run(provider.worker("never"))
+    await bench.settled()
+    strike.thaw()
+    await bench.ask(3, invoice="j")
+    assert outcome_of(await bench.answer()) == "done"
+    assert provider.charges == ["j"]
+    await bench.ask(2)  # another task of the key is not held up
+    assert outcome_of(await bench.answer()) == "done"
+    assert provider.charges == ["j", "i"]
+
+
+async def test_a_withdrawn_act_that_goes_on_is_awaited(bench: Bench) -> None:
+    begun, go_on, acts = asyncio.Event(), asyncio.Event(), []
+    worker = Worker("bank")
+
+    @worker.on_task(CHARGE, effect=Effect(key="{{data.invoice}}", repeat="never"))
+    async def charge(task: Any, context: Any) -> Any:
+        begun.set()
+        await go_on.wait()
+        acts.append(task.cancelled)
+        return {}
+
+    await bench.run(worker)
+    await bench.ask()
+    await bench.until(begun.is_set)
+    await _withdraw(bench)
+    until = bench.clock.time() + 600
+    await bench.until(lambda: bench.clock.time() > until)
+    go_on.set()
+    assert outcome_of(await bench.answer()) == "done"
+    assert acts == [True]
+    await bench.settled()
+
+
+@pytest.mark.parametrize("found", [Outcome.done({"charge": 1}), Outcome.not_done(), Outcome.unknown("no list")])
+async def test_a_request_that_is_withdrawn_while_it_waits_for_its_retry_gets_an_end(
+    bench: Bench, found: Outcome
+) -> None:
+    bench.bank.before = [RetryableError("lost", retry_after=3_600.0)]
+    bench.bank.found = [found]
+    runner = await bench.run(bench.bank.worker(look_up=True, repeat="never"))
+    await bench.ask()
+    await bench.until(lambda: runner.status()["retried"] == 1)
+    await _withdraw(bench)
+    assert outcome_of(await bench.answer()) == {"done": "done", "not_done": "failed"}.get(found.kind, "unknown")
+    assert bench.bank.charges == []
+    await bench.settled()
+
+
+async def test_what_a_person_finds_not_done_is_not_begun_again_once_it_is_withdrawn(bench: Bench) -> None:
+    provider = Provider()
+    request = await bench.ask()
+    await _struck(bench, provider, "never", 3)
+    await _withdraw(bench)
+    await bench.run(provider.worker("never"))
+    note = read_note((await bench.answer()).metadata)
+    assert note is not None
+    await bench.resolve(request, note.address, "not_done")
+    assert outcome_of(await bench.answer()) == "failed"
+    assert provider.charges == []
+
+
+async def test_a_host_that_dies_between_the_copy_and_the_removal_of_a_request_does_no_harm(bench: Bench) -> None:
+    provider = Provider()
+    request = await bench.ask()
+    await _struck(bench, provider, "never", 4)
+
+    async def die(point: Point, subject: str) -> None:
+        if point == "publish.after" and subject.startswith("withdrawn:"):
+            raise BusUnavailable("killed")
+
+    [sequence] = bench.world.streams["requests"].messages
+    with pytest.raises(BusUnavailable):
+        await MemoryBus(bench.world, faults=die).emit([Withdraw(sequence, CHARGE, settles=True)])
+    assert len(bench.world.streams["requests"].messages) == 2
+    await bench.run(provider.worker("never"))
+    assert outcome_of(await bench.answer()) == "unknown"
+    await _withdraw(bench)
+    await bench.settled()
+    assert (provider.charges, request.id) == (["i"], "p:1-0")
+
+
+async def test_a_task_that_waits_for_an_unknown_outcome_says_so_once_and_looks_again_ever_more_rarely(
+    bench: Bench,
+) -> None:
+    bench.bank.after = [RetryableError("lost")]
+    runner = await bench.run(bench.bank.worker(repeat="never", scope="tenant"))
+    first = await bench.ask()
+    assert outcome_of(await bench.answer()) == "unknown"
+    await bench.ask(1, plan="q")
+    waits = await bench.answer()
+    note = read_note(waits.metadata)
+    assert note is not None
+    assert (waits.correlation_id, note.outcome, note.waits_for, note.owner) == ("q", "unknown", first.id, "p")
+    until, looks = bench.clock.time() + 7_200, runner.redelivered
+    await bench.until(lambda: bench.clock.time() > until, step=5.0)
+    assert runner.redelivered - looks < 130
+    assert not bench.world.streams["results"].messages
+    await bench.resolve(first, note.address, "done", result={"charge": 1})
+    answers = [await bench.answer() for _ in range(2)]
+    assert {each.correlation_id: outcome_of(each) for each in answers} == {"p": "done", "q": "done"}
+    assert bench.bank.charges == ["i"]
+
+
 async def test_an_act_that_takes_long_is_not_taken_over(bench: Bench) -> None:
     begun, go_on, acts = asyncio.Event(), asyncio.Event(), []
     workers = [Worker("bank"), Worker("bank")]

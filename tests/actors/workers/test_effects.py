@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from plancast import Effect, Outcome, RetryableError, TerminalError, Worker
+from plancast.effects.effect import address_of
 from plancast.effects.ledger import EffectLedger
-from plancast.effects.record import EffectState
+from plancast.effects.record import EffectRecord, EffectState
 from plancast.effects.wire import RESOLUTION, UNDO, read_note
 from plancast.settings import WorkerSettings
 from plancast.worker import TaskContext
@@ -126,6 +127,11 @@ class Bench:
             while not condition():
                 await asyncio.sleep(0.001)
                 await self.clock.advance(step)
+
+    async def records(self) -> list[EffectRecord]:
+        """All records of effects, by the addresses under which they were asked for."""
+        found = [await self.ledger.read(address_of(Effect(), self.request(), key)) for key in ("i", "j")]
+        return [record for record, _ in found if record is not None]
 
     async def settled(self) -> None:
         await self.until(lambda: not self.world.streams["requests"].messages)

@@ -804,6 +804,36 @@ async def test_workers_of_its_task_type_are_notified_of_a_withdrawn_request(worl
     assert len(of_another_type.notices) == 1
 
 
+async def test_a_copy_takes_the_place_of_a_withdrawn_request_that_is_to_be_settled(bus: Bus) -> None:
+    subject = bus.subjects.event("action-requests", "c", "card.charge")
+    reading = spec(
+        bus, "requests", name="task-card-charge", filters=(bus.subjects.stored("*", "*", "*", "card.charge"),)
+    )
+    consumer = bus.consume(reading)
+    effect = Publish(subject, b"whole", "1", codec.JSON_TYPE)
+    sequence, kept = await bus.emit([effect, replace(effect, message_id="2")])
+    [first, _] = await take(consumer, 2, ack=False)
+    assert not bus.subjects.is_withdrawn(first.subject)
+    withdrawal = Withdraw(sequence, "card.charge", settles=True)
+    await bus.emit([withdrawal])
+    await bus.emit([withdrawal, withdrawal])  # an outbox is emitted again
+    [copy] = await take(consumer, 1)
+    assert bus.subjects.is_withdrawn(copy.subject)
+    assert bus.subjects.parse_stored(copy.subject)[1:] == ("c", "card.charge")
+    assert (copy.payload, copy.content_type) == (b"whole", codec.JSON_TYPE)
+    assert [each.sequence for each in await bus.stored_events("action-requests", "c")] == [kept]
+
+
+async def test_a_request_that_nobody_has_ever_read_is_withdrawn_without_a_copy(bus: Bus) -> None:
+    subject = bus.subjects.event("action-requests", "c", "card.charge")
+    sequence, _ = await bus.emit([Publish(subject, b"", name, codec.JSON_TYPE) for name in ("withdrawn", "kept")])
+    await bus.emit([Withdraw(sequence, "card.charge", settles=True)])
+    reading = spec(
+        bus, "requests", name="task-card-charge", filters=(bus.subjects.stored("*", "*", "*", "card.charge"),)
+    )
+    assert ids(await take(bus.consume(reading), 1)) == ["kept"]
+
+
 async def test_what_a_stream_still_holds_can_be_looked_up(bus: Bus) -> None:
     async def held(topic: str, correlation_id: str) -> list[str | None]:
         return [each.message_id for each in await bus.stored_events(topic, correlation_id)]

@@ -16,6 +16,7 @@ from plancast_bus.ports.effects import Effect, Withdraw, effect_kind, from_field
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "str": st.text(),
     "bytes": st.binary(),
+    "bool": st.booleans(),
     "int": st.integers(0, 2**63),
     "float": st.floats(allow_nan=False),
 }
@@ -38,6 +39,7 @@ def test_each_kind_has_a_name_of_its_own() -> None:
 
 def test_a_withdrawal_of_an_earlier_version_has_no_task_type() -> None:
     assert from_fields(["withdraw", 7]) == Withdraw(7, "")
+    assert to_fields(Withdraw(7, "web.search")) == ["withdraw", 7, "web.search"]  # as earlier versions read it
 
 
 @pytest.mark.parametrize("stored", [[], ["no_such_effect", 1], ["publish"], ["cancel_timer", 1, 2, 3], [[]], [None]])

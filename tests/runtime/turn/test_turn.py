@@ -550,7 +550,7 @@ class TestAnswers:
         await story.goal()
         turn = await story.take(story.event("search.completed"))
         assert story.plan.status is PlanStatus.COMPLETED
-        assert effects(turn, Withdraw) == [Withdraw(1, "search.requested")]
+        assert effects(turn, Withdraw) == [Withdraw(1, "search.requested", settles=True)]
 
     async def test_an_answered_request_is_not_withdrawn(self) -> None:
         story = Story(a_planner(SEARCH))
@@ -563,7 +563,7 @@ class TestAnswers:
         story = Story(a_planner(states))
         await story.goal()
         turn = await story.signal("skip")
-        assert effects(turn, Withdraw) == [Withdraw(1, "search.requested")]
+        assert effects(turn, Withdraw) == [Withdraw(1, "search.requested", settles=True)]
         assert [r.event_type for r in story.plan.requests.values()] == ["other.requested"]
         await story.answer("search.completed", to="plan-1:1-0")
         assert story.verdict is TurnOutcome.IGNORE
@@ -690,7 +690,7 @@ class TestTimers:
         turn = await story.timer(timer_of(await story.goal()))
         assert story.plan.status is PlanStatus.FAILED
         assert "not answered in time" in response(turn)["error"]
-        assert effects(turn, Withdraw) == [Withdraw(1, "search.requested")]
+        assert effects(turn, Withdraw) == [Withdraw(1, "search.requested", settles=True)]
         assert not effects(turn, CancelTimer)
 
     async def test_a_timeout_that_nothing_takes_fails_the_plan(self) -> None:
@@ -956,7 +956,7 @@ class TestCancel:
         timer = timer_of(await story.goal(response_event="research.done"))
         turn = await story.signal("plan.cancel", {"reason": "changed my mind"})
         assert effects(turn, CancelTimer) == [CancelTimer("plan-1", timer.name)]
-        assert effects(turn, Withdraw) == [Withdraw(1, "search.requested")]
+        assert effects(turn, Withdraw) == [Withdraw(1, "search.requested", settles=True)]
         (said,) = responses(turn)
         assert (said.type, said.data["status"], said.data["error"]) == ("research.done", "cancelled", "changed my mind")
         assert story.plan.requests == {}
@@ -1610,7 +1610,7 @@ class TestEventHandlers:
         await story.goal()
         turn = await story.signal("enough")
         assert response(turn)["result"] == {"early": True}
-        assert effects(turn, Withdraw) == [Withdraw(1, "search.requested")]
+        assert effects(turn, Withdraw) == [Withdraw(1, "search.requested", settles=True)]
 
     async def test_several_planners_listen(self) -> None:
         seen: list[str] = []

@@ -110,6 +110,10 @@ class JetStreamApi:
         """Return the newest message of a subject from the stream's leader, or None."""
         return await self._from_leader(stream, {"last_by_subj": subject})
 
+    async def numbered_from_leader(self, stream: str, sequence: int) -> StoredMessage | None:
+        """Return the message with this sequence from the stream's leader, or None."""
+        return await self._from_leader(stream, {"seq": sequence})
+
     async def next_from_leader(self, stream: str, subject: str, after: int) -> StoredMessage | None:
         """Return the first message after a sequence that matches a filter, from the stream's leader, or None."""
         return await self._from_leader(stream, {"seq": after + 1, "next_by_subj": subject})

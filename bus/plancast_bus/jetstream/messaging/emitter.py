@@ -17,7 +17,7 @@ from plancast_bus.errors import BusError
 from plancast_bus.events.nats_binding import as_cloud_event
 from plancast_bus.events.trace_context import write_trace
 from plancast_bus.jetstream.client.acks import PubAck, SubjectTaken
-from plancast_bus.jetstream.client.api import MESSAGE_GONE, ApiError, JetStreamApi
+from plancast_bus.jetstream.client.api import CONSUMER_NOT_FOUND, MESSAGE_GONE, ApiError, JetStreamApi
 from plancast_bus.jetstream.client.request_reply import Headers
 from plancast_bus.jetstream.messaging.publisher import TENANT, Publisher, unchanged
 from plancast_bus.jetstream.streams.definitions import StreamNames
@@ -32,8 +32,9 @@ from plancast_bus.ports.effects import (
     SetTimer,
     Share,
     Withdraw,
+    copy_id,
 )
-from plancast_bus.subjects import Subjects, encode_token, is_inbox
+from plancast_bus.subjects import Subjects, encode_token, is_inbox, task_consumer_name
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,8 @@ class Emitter:
         self._names = StreamNames.of(subjects.prefix)
         self._cloudevents = cloudevents
         self._notifying: set[asyncio.Task[None]] = set()
+        self._consumed: set[str] = set()
+        """Task types that are known to have a consumer."""
 
     async def emit(self, effects: Sequence[Effect]) -> list[int]:
         """Send effects, wait until all are acknowledged, and return the sequences of published events.
@@ -195,6 +198,8 @@ class Emitter:
                 timer = subjects.timer(effect.plan, effect.name)
                 return await self._call(f"STREAM.PURGE.{self._names.timers}", {"filter": timer})
             case Withdraw():
+                if effect.settles:
+                    await self._copy_withdrawn(effect)
                 message = {"seq": effect.sequence, "no_erase": True}
                 return await self._call(f"STREAM.MSG.DELETE.{self._names.requests}", message)
             case SealHistory():
@@ -206,6 +211,28 @@ class Emitter:
                 return await self._drop_alias(effect)
             case Share():
                 raise TypeError("shared values are merged into their session, not emitted")
+
+    async def _copy_withdrawn(self, effect: Withdraw) -> None:
+        """Copy a request that is about to be removed, unless it is gone or its type has no consumer."""
+        stream = self._names.requests
+        stored = await self._api.numbered_from_leader(stream, effect.sequence)
+        if stored is None or not await self._is_consumed(effect.task):
+            return
+        headers = {name: value for name, value in stored.headers.items() if not name.startswith("Nats-")}
+        headers["Nats-Msg-Id"] = copy_id(effect)
+        subject = self._subjects.withdrawn(stored.subject)
+        await self._publisher.publish_acked(subject, stored.payload, headers)
+
+    async def _is_consumed(self, task: str) -> bool:
+        if task not in self._consumed:
+            try:
+                await self._api.call(f"CONSUMER.INFO.{self._names.requests}.{task_consumer_name(task)}")
+            except ApiError as error:
+                if error.code != CONSUMER_NOT_FOUND:
+                    raise
+                return False
+            self._consumed.add(task)
+        return True
 
     def _post(self, subject: str, payload: bytes, headers: Headers) -> tuple[str, asyncio.Future[Any]]:
         return subject, self._publisher.begin(subject, payload, headers, unchanged)

@@ -10,7 +10,7 @@ from typing import Any
 from plancast_bus.errors import BusError
 from plancast_bus.jetstream.client.api import STREAM_NAME_IN_USE, STREAM_NOT_FOUND, ApiError, JetStreamApi
 from plancast_bus.settings import BusSettings
-from plancast_bus.subjects import Subjects
+from plancast_bus.subjects import WITHDRAWN, Subjects
 from plancast_bus.topics import TOPICS, Source
 
 DEAD_LETTER_WINDOW = 86400.0
@@ -95,7 +95,7 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
     newest = {**common, "retention": "limits", "discard": "new", "max_msgs_per_subject": 1}
     return [
         {**must_process, **queued("results", events("results"))},
-        {**must_process, **queued("requests", events("requests"))},
+        {**must_process, **queued("requests", [*events("requests"), f"{prefix}.{WITHDRAWN}.*.>"])},
         {
             **retained(names.facts, settings.facts_max_age),
             "subjects": events("facts"),
