@@ -9,31 +9,28 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from plancast.client.changes import PlanChange, change_of
+from plancast.client.plan_lookup import PlanLookup
+from plancast.client.plan_sender import PlanSender
 from plancast.client.results import PendingResult, ResultWaiter
 from plancast.client.signals import SignalOutcome, outcome_of
-from plancast.errors import InvalidAnswer, NotAwaited, PlanCancelled, PlanFailed, PlanFinished, PlanNotFound
+from plancast.errors import NotAwaited, PlanCancelled, PlanFailed, PlanFinished, PlanNotFound
 from plancast.json_values.normalize import plain
 from plancast.plan.control_events import CANCEL, INJECT, PAUSE, REDIRECT, RESOLVE_EFFECT, RESUME, ROLLBACK
 from plancast.plan.effects import NOT_GIVEN
 from plancast.plan.status import PlanStatus
 from plancast.plan_store.plan_size import PlanSize, size_of
-from plancast.plan_store.store import find_checkpoint, plan_fields, unbegun_plan
+from plancast.plan_store.store import plan_fields
 from plancast_bus.errors import AccessDenied, BusUnavailable
 from plancast_bus.events.codec import unpack
-from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.ports.checkpoints import Checkpoint
-from plancast_bus.subjects import check_event_type
 
 if TYPE_CHECKING:
     from plancast.app import App
-    from plancast.plan.context import PlanContext
     from plancast.plan_store.approvals import Approval, People
     from plancast.plan_store.effects import PlanEffect
     from plancast.replay.report import PlanAt, Replay, Which
 
-BEGIN_SECONDS = 5.0
-"""Seconds for which calls on a plan that was just submitted wait for it to begin."""
-_BEGIN_LOOK = 0.05
 SIGNAL_SECONDS = 5.0
 """Seconds for which :meth:`PlanHandle.signal` waits for the plan's turn, unless told otherwise."""
 _AGAIN_SECONDS = 0.5
@@ -57,13 +54,10 @@ class PlanHandle:
     ) -> None:
         self._results = results
         self._bus = results.bus
-        self._publish = publish
         self._pending = pending
         self._people = people
-        self._submitted = submitted
-        self._tenant_id = pending.tenant_id
-        self._begin_by = 0.0
-        """Time of the event loop until which a submitted plan is expected to begin; 0 before the first look."""
+        self._lookup = PlanLookup(results.bus, pending, submitted=submitted)
+        self._sender = PlanSender(self._lookup, pending, publish, people)
 
     def __repr__(self) -> str:
         return f"PlanHandle({self.plan_id!r})"
@@ -109,7 +103,7 @@ class PlanHandle:
             PlanNotFound: no plan has this id.
             BusUnavailable: the store cannot be reached.
         """
-        checkpoint = await self._checkpoint()
+        checkpoint = await self._lookup.newest()
         return PlanStatus.PENDING if checkpoint is None else PlanStatus(checkpoint.summary.status)
 
     async def state(self) -> dict[str, Any]:
@@ -122,7 +116,7 @@ class PlanHandle:
             PlanNotFound: no plan has this id.
             BusUnavailable: the store cannot be reached.
         """
-        found = await self._found()
+        found = await self._lookup.found()
         return await plan_fields(self._bus.checkpoints, found) if isinstance(found, Checkpoint) else found.to_dict()
 
     async def history(self) -> list[dict[str, Any]]:
@@ -130,15 +124,27 @@ class PlanHandle:
 
         Empty before the first turn is committed. Waits and raises as :meth:`state` does.
         """
-        found = await self._found()
+        found = await self._lookup.found()
         if not isinstance(found, Checkpoint):
             return []
         return [unpack(entry) for entry in await self._bus.checkpoints.history(found.correlation_id)]
 
     async def size(self) -> PlanSize:
         """The bytes that the plan takes in the store; zeros before the first turn. Raises as :meth:`state` does."""
-        found = await self._found()
+        found = await self._lookup.found()
         return await size_of(self._bus, found.correlation_id)
+
+    async def begun(self) -> Checkpoint:
+        """The newest checkpoint; waits up to 5 seconds for a plan that was just submitted to begin.
+
+        Raises:
+            PlanNotFound: no plan has this id, or its first turn was not committed in this time.
+            BusUnavailable: the store cannot be reached.
+        """
+        found = await self._lookup.found()
+        if not isinstance(found, Checkpoint):
+            raise PlanNotFound(f"plan {self.plan_id} has not begun: its goal is queued, or its first turn still runs")
+        return found
 
     async def state_at(self, revision: int, *, app: App | None = None) -> PlanAt:
         """The plan after one of its turns: results, state and status, as far as they are known.
@@ -206,7 +212,7 @@ class PlanHandle:
                 answer (``approved``) in another name (``by``) than the sender's; nothing was sent.
             BusUnavailable: the event may have been sent nevertheless.
         """
-        event, begun = await self._send(event_type, data, user_id, event_id, request_id, is_signal=True)
+        event, begun = await self._sender.send(event_type, data, user_id, event_id, request_id, is_signal=True)
         if not begun:
             return SignalOutcome.KEPT
         return await outcome_of(self._bus, event, self._pending.key, timeout)
@@ -215,58 +221,7 @@ class PlanHandle:
         self, event_type: str, data: Any = None, *, user_id: str = "", event_id: str | None = None
     ) -> None:
         """Send the plan a control event, and do not wait for its turn. Raises as :meth:`signal` does."""
-        await self._send(event_type, data, user_id, event_id)
-
-    async def _send(
-        self,
-        event_type: str,
-        data: Any,
-        user_id: str,
-        event_id: str | None,
-        request_id: str | None = None,
-        *,
-        is_signal: bool = False,
-        also_finished: bool = False,
-    ) -> tuple[EventEnvelope, Checkpoint | None]:
-        """Publish an event for the plan; returns it with the checkpoint before it, None if there is none to read."""
-        check_event_type(event_type)
-        try:
-            checkpoint = await self._checkpoint()
-        except AccessDenied:
-            if self._tenant_id is None:
-                raise
-            checkpoint = None  # this user may publish but not read; the plan's turn checks the event
-        if not also_finished and checkpoint is not None and PlanStatus(checkpoint.summary.status).finished:
-            raise PlanFinished(f"plan {self.plan_id} is {checkpoint.summary.status} and takes no {event_type}")
-        said = {} if data is None else plain(data)
-        if is_signal:
-            await self._check(event_type, said, user_id)
-        fields: dict[str, Any] = {"id": event_id} if event_id is not None else {}
-        event = EventEnvelope(
-            source="client",
-            type=event_type,
-            topic=EventTopic.PLAN_EVENTS,
-            data=said,
-            correlation_id=self._pending.key,
-            tenant_id=self._tenant_id or None,
-            session_id=checkpoint.summary.session_id or None if checkpoint is not None else None,
-            user_id=user_id or None,
-            parent_event_id=request_id,
-            **fields,
-        )
-        await self._publish(event)
-        return event, checkpoint
-
-    async def _check(self, event_type: str, data: Any, user_id: str) -> None:
-        """Check the data of an event that people send, as far as this user may know the event."""
-        from plancast.plan_store.approvals import event_faults
-
-        try:
-            people = await self._people()
-        except AccessDenied:
-            return
-        if faults := event_faults(people, event_type, data, user_id):
-            raise InvalidAnswer(self.plan_id, event_type, faults)
+        await self._sender.send(event_type, data, user_id, event_id)
 
     async def resume(self, data: Any = None, *, user_id: str = "", event_id: str | None = None) -> None:
         """Continue a paused plan, with ``data`` as its ``results["user_input"]``. Raises as :meth:`signal` does."""
@@ -299,7 +254,7 @@ class PlanHandle:
         Raises:
             PlanNotFound, BusUnavailable: as :meth:`signal` does.
         """
-        event, begun = await self._send(ROLLBACK, {"reason": reason}, user_id, event_id, also_finished=True)
+        event, begun = await self._sender.send(ROLLBACK, {"reason": reason}, user_id, event_id, also_finished=True)
         if begun is None:
             return SignalOutcome.KEPT
         outcome = await outcome_of(self._bus, event, self._pending.key, timeout)
@@ -310,7 +265,7 @@ class PlanHandle:
         return outcome
 
     async def _is_rolled_back_since(self, before: Checkpoint) -> bool:
-        checkpoint = await self._checkpoint()
+        checkpoint = await self._lookup.newest()
         if checkpoint is None or checkpoint.revision == before.revision:
             return False
         then, now = (unpack(each.state).get("rollback") or {} for each in (before, checkpoint))
@@ -371,7 +326,7 @@ class PlanHandle:
     async def _answer(
         self, approved: bool, data: Any, reason: str, user_id: str, event_id: str | None, request_id: str | None
     ) -> SignalOutcome:
-        found = await self._found()
+        found = await self._lookup.found()
         if isinstance(found, Checkpoint) and PlanStatus(found.summary.status).finished:
             raise PlanFinished(f"plan {self.plan_id} is {found.summary.status} and waits for no answer")
         approval = await self.approval()
@@ -423,11 +378,11 @@ class PlanHandle:
         try:
             state = await self.state()
         except AccessDenied:
-            if self._tenant_id is None:
+            if self._lookup.tenant_id is None:
                 raise
             state = {}  # this user may publish but not read; the plan's turn checks it
         data = decision_about(state, task, done=done, not_done=not_done, give_up=give_up)
-        event, begun = await self._send(RESOLVE_EFFECT, data, user_id, event_id, also_finished=True)
+        event, begun = await self._sender.send(RESOLVE_EFFECT, data, user_id, event_id, also_finished=True)
         if not begun:
             return SignalOutcome.KEPT
         return await outcome_of(self._bus, event, self._pending.key, timeout)
@@ -446,7 +401,9 @@ class PlanHandle:
             TypeError: it is neither, or has no JSON form; nothing was sent.
             PlanFinished, PlanNotFound, BusUnavailable: as :meth:`signal` does.
         """
-        await self.control(REDIRECT, {"goal_data": self._goal_data(goal_data)}, user_id=user_id, event_id=event_id)
+        await self.control(
+            REDIRECT, {"goal_data": _goal_data(self.plan_id, goal_data)}, user_id=user_id, event_id=event_id
+        )
 
     async def inject(self, context: Any, *, user_id: str = "", event_id: str | None = None) -> None:
         """Add context, any JSON, that the planner sees at its next decision. Raises as :meth:`signal` does."""
@@ -461,7 +418,7 @@ class PlanHandle:
             PlanNotFound: no plan has this id.
             BusUnavailable: the client is closed, or its connection is, for good.
         """
-        await self._checkpoint()
+        await self._lookup.newest()
         seen = 0
         while True:
             try:
@@ -479,62 +436,13 @@ class PlanHandle:
                     raise
             await asyncio.sleep(_AGAIN_SECONDS)
 
-    def _goal_data(self, value: Any) -> dict[str, Any]:
-        data = dict(value) if isinstance(value, Mapping) else value
-        data = plain(data) if isinstance(data, (dict, BaseModel)) else None
-        if not isinstance(data, dict):
-            raise TypeError(
-                f"plan {self.plan_id} cannot be redirected: goal_data must be a mapping or a pydantic model with "
-                f"named fields, not {type(value).__name__}"
-            )
-        return data
 
-    async def _checkpoint(self) -> Checkpoint | None:
-        """The newest checkpoint; None while the plan has not begun."""
-        checkpoint = await find_checkpoint(self._bus.checkpoints, self._pending.key)
-        if checkpoint is None and not self._submitted and await self._unbegun() is None:
-            # Its first turn may have been committed between the two looks.
-            checkpoint = await find_checkpoint(self._bus.checkpoints, self._pending.key)
-            if checkpoint is None:
-                raise PlanNotFound(f"plan {self.plan_id} is unknown, or was forgotten after its retention")
-        if checkpoint is not None:
-            if (unknown := self._pending.unknown(checkpoint)) is not None:
-                raise unknown
-            self._pending.key = checkpoint.correlation_id
-            self._tenant_id = checkpoint.summary.tenant_id
-        return checkpoint
-
-    async def begun(self) -> Checkpoint:
-        """The newest checkpoint; waits up to 5 seconds for a plan that was just submitted to begin.
-
-        Raises:
-            PlanNotFound: no plan has this id, or its first turn was not committed in this time.
-            BusUnavailable: the store cannot be reached.
-        """
-        found = await self._found()
-        if not isinstance(found, Checkpoint):
-            raise PlanNotFound(f"plan {self.plan_id} has not begun: its goal is queued, or its first turn still runs")
-        return found
-
-    async def _found(self) -> Checkpoint | PlanContext:
-        """The newest checkpoint, or the plan of a goal whose first turn is not committed."""
-        loop = asyncio.get_running_loop()
-        self._begin_by = self._begin_by or loop.time() + BEGIN_SECONDS
-        while True:
-            checkpoint = await self._checkpoint()
-            if checkpoint is not None:
-                return checkpoint
-            late = loop.time() >= self._begin_by
-            if (late or not self._submitted) and (unbegun := await self._unbegun()) is not None:
-                return unbegun
-            if late:
-                raise PlanNotFound(f"plan {self.plan_id} has not begun: no deployment has taken its goal yet")
-            await asyncio.sleep(_BEGIN_LOOK)
-
-    async def _unbegun(self) -> PlanContext | None:
-        """The plan of a goal whose first turn is not committed; None when there is none of this tenant."""
-        plan = await unbegun_plan(self._bus, self._pending.key)
-        if plan is None or self._tenant_id not in (None, plan.tenant_id):
-            return None
-        self._tenant_id = plan.tenant_id
-        return plan
+def _goal_data(plan_id: str, value: Any) -> dict[str, Any]:
+    data = dict(value) if isinstance(value, Mapping) else value
+    data = plain(data) if isinstance(data, (dict, BaseModel)) else None
+    if not isinstance(data, dict):
+        raise TypeError(
+            f"plan {plan_id} cannot be redirected: goal_data must be a mapping or a pydantic model with "
+            f"named fields, not {type(value).__name__}"
+        )
+    return data

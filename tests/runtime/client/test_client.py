@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from plancast import App, Planner
-from plancast.client import handle as handle_module
+from plancast.client import plan_lookup
 from plancast.client import results as results_module
 from plancast.client.changes import PlanChange
 from plancast.client.client import Client
@@ -499,7 +499,7 @@ def deciding() -> tuple[App, asyncio.Event]:
 async def test_a_plan_whose_first_turn_takes_long_is_pending(
     deciding: tuple[App, asyncio.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handle_module, "BEGIN_SECONDS", 0.0)
+    monkeypatch.setattr(plan_lookup, "BEGIN_SECONDS", 0.0)
     app, decide = deciding
     async with PlancastTest(app) as env:
         submitted = await env.submit("trip.goal", {"to": "Oslo"}, session_id="s", tenant_id="acme")
