@@ -59,7 +59,7 @@ async def test_plans_go_on_when_a_node_with_hosts_and_a_dispatcher_is_killed(
 async def test_a_deployment_without_room_says_so_and_goes_on_when_there_is_some(
     ray_nodes: RayNodes, settings: Settings, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plancast_actors.deployment.deployment.START_SECONDS", 15.0)
+    monkeypatch.setattr("plancast_actors.deployment.actor_start.START_SECONDS", 15.0)
     settings.hosts.cpus = 1.0
     settings.dispatchers.cpus = settings.workers.cpus = settings.reasoners.cpus = 0.0
     ray_nodes.start(nodes=1, num_cpus=1)

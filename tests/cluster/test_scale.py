@@ -17,9 +17,9 @@ from tests.cluster.ray_nodes import RayNodes
 from plancast import Settings
 from plancast_actors.deployment import host_autoscaler
 from plancast_actors.deployment.deployment import Deployment
-from plancast_actors.deployment.host_autoscaler import HostAutoscaler
-from plancast_actors.deployment.host_demand import HostDemand
-from plancast_actors.deployment.scaler import Scaler, ScaleRefused
+from plancast_actors.deployment.scaling.host_autoscaler import HostAutoscaler
+from plancast_actors.deployment.scaling.host_demand import HostDemand
+from plancast_actors.deployment.scaling.scaler import Scaler, ScaleRefused
 from plancast_actors.release import RECORD
 from plancast_actors.scale import Scale, overridden, scale_of
 from plancast_bus.nats_server.process import NatsServer

@@ -18,6 +18,7 @@ from plancast.agents.registry import TTL_SECONDS
 from plancast.app import App, load_app
 from plancast.errors import InvalidApp
 from plancast.settings import Settings
+from plancast_actors.deployment.actor_start import START_SECONDS, start_actors
 from plancast_actors.dispatch.actor import start_dispatcher
 from plancast_actors.dispatcher_options import DispatcherOptions, delete_other_consumers
 from plancast_actors.hosting.actor import start_host
@@ -31,10 +32,8 @@ from plancast_actors.ray.process import (
     Blueprint,
     host_names,
     names_of,
-    restart_number,
     restarts_of,
     spare_of,
-    start_ready,
 )
 from plancast_actors.reasoning import actors
 from plancast_actors.reasoning.client import POOL, wants_reasoners
@@ -42,7 +41,7 @@ from plancast_actors.release import RECORD, Release
 from plancast_actors.scale import CONFIGURED, Scale, read_record
 from plancast_actors.workers.actor import start_worker
 from plancast_actors.workers.runner import task_consumers
-from plancast_bus.errors import BusError, BusUnavailable, PlancastError
+from plancast_bus.errors import BusError
 from plancast_bus.jetstream import connect
 from plancast_bus.ports.bus import Bus
 
@@ -58,23 +57,12 @@ MEMBERS = {POOL: actors.REASONER_PREFIX, PLAN_POOL: DEDICATED_PREFIX}
 """Prefixes of the names of a pool's members, by the name of the pool."""
 _POOLS = frozenset(name for pool in MEMBERS for name in (pool, spare_of(pool)))
 START_POOL = {POOL: actors.start_pool, PLAN_POOL: start_plan_pool}
-START_SECONDS = 120.0
 READY_SECONDS = 20.0
 """Timeout for an actor to import the app and start, from when its process runs with the code that it needs."""
 CALL_SECONDS = 5.0
 RETIRE_SECONDS = 10.0
-POLL_SECONDS = 0.2
-"""Pause between two looks at the state of an actor, of which Ray sends no event."""
 UNREACHABLE = (RayError, ValueError, TimeoutError)
 """Errors of calls to an actor that is gone, unknown or too slow."""
-
-
-class StartHangs(PlancastError):
-    """Raised when an actor's process runs, but neither becomes ready nor fails."""
-
-
-class StartLost(PlancastError):
-    """Raised when an actor's process or node is lost before it is ready."""
 
 
 class Deployment:
@@ -244,50 +232,7 @@ class Deployment:
             StartLost: the same, since that process has ended or its node was lost.
             BusUnavailable: Ray lacks resources for an actor; names the actors.
         """
-        missing = {name for _, _, name in wanted}
-
-        async def bring_up(start: Callable[..., Any], blueprint: Blueprint, name: str) -> None:
-            ready = asyncio.ensure_future(start_ready(start, blueprint, name, self.namespace))
-            try:
-                if ready_seconds:
-                    restarts = await self._until_created(name, ready)
-                    await asyncio.wait([ready], timeout=ready_seconds)
-                    if not ready.done():
-                        raise await self._not_ready(name, ready_seconds, restarts)
-                await ready
-            finally:
-                ready.cancel()
-            missing.discard(name)
-
-        try:
-            async with asyncio.timeout(START_SECONDS):
-                await asyncio.gather(*(bring_up(*each) for each in wanted))
-        except TimeoutError as error:
-            raise BusUnavailable(await asyncio.to_thread(self._no_room, sorted(missing))) from error
-
-    async def _until_created(self, name: str, ready: asyncio.Future[Any]) -> int | None:
-        """Wait until an actor's process runs; returns the restarts before it."""
-        while not ready.done():
-            if (restarts := await asyncio.to_thread(restart_number, name, self.namespace)) is not None:
-                return restarts
-            await asyncio.wait([ready], timeout=POLL_SECONDS)
-        return None
-
-    async def _not_ready(self, name: str, seconds: float, restarts: int | None) -> PlancastError:
-        if await asyncio.to_thread(restart_number, name, self.namespace) == restarts:
-            return StartHangs(f"{name} runs, and is not ready after {seconds:g} s: its start hangs")
-        return StartLost(f"{name} is not ready after {seconds:g} s: its process has ended, or its node was lost")
-
-    def _no_room(self, names: Sequence[str]) -> str:
-        resources: Any = ray
-        free, there = resources.available_resources().get("CPU", 0.0), resources.cluster_resources().get("CPU", 0.0)
-        return (
-            f"Ray has not started {', '.join(names)} within {START_SECONDS:g} s. Each plan host asks for "
-            f"{self.settings.hosts.cpus:g} CPU (PLANCAST_HOSTS__CPUS), other actors for less, and {free:g} of "
-            f"{there:g} CPU are free: add a "
-            "node, or ask for less or for fewer hosts (PLANCAST_HOSTS__COUNT). What has started works already, "
-            "the rest starts when there is room; deploy or scale again then"
-        )
+        await start_actors(wanted, self.settings, ready_seconds)
 
     async def free_cpus(self) -> float:
         """CPUs of the cluster that no actor has requested."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from plancast_actors.deployment.actor_start import StartHangs
 from plancast_actors.deployment.deployment import (
     CALL_SECONDS,
     KINDS,
@@ -14,7 +15,6 @@ from plancast_actors.deployment.deployment import (
     START_POOL,
     UNREACHABLE,
     Deployment,
-    StartHangs,
 )
 from plancast_actors.dispatch.actor import start_dispatcher
 from plancast_actors.hosting.actor import start_host

@@ -11,10 +11,11 @@ import pytest
 
 from plancast import App, ChoreographyPlanner, Planner, Settings, Worker
 from plancast.testing import MemoryWorld
-from plancast_actors.deployment import deployment, preflight, upgrade
-from plancast_actors.deployment.deployment import MEMBERS, Deployment, StartHangs, StartLost, blueprint_of
+from plancast_actors.deployment import actor_start, deployment, preflight, upgrade
+from plancast_actors.deployment.actor_start import StartHangs, StartLost
+from plancast_actors.deployment.deployment import MEMBERS, Deployment, blueprint_of
 from plancast_actors.deployment.lease import ChangeUnderWay, DeploymentLease
-from plancast_actors.deployment.scaler import Scaler
+from plancast_actors.deployment.scaling.scaler import Scaler
 from plancast_actors.deployment.upgrade import Upgrade, UpgradeFailed
 from plancast_actors.ray import placement
 from plancast_actors.ray.process import Blueprint, is_spare, spare_of
@@ -328,9 +329,9 @@ async def test_an_actor_that_runs_and_is_not_ready_is_found(
     async def hangs(*_: Any) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(deployment, "start_ready", hangs)
-    monkeypatch.setattr(deployment, "restart_number", lambda name, namespace: looks.pop(0))
-    monkeypatch.setattr(deployment, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(actor_start, "start_ready", hangs)
+    monkeypatch.setattr(actor_start, "restart_number", lambda name, namespace: looks.pop(0))
+    monkeypatch.setattr(actor_start, "POLL_SECONDS", 0.0)
     site = Site()
     host = (hangs, site.blueprint("two", "1"), "host-0")
     with pytest.raises(error, match=text):

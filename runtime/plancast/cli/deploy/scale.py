@@ -87,7 +87,7 @@ def scale(
 
 
 class HostBounds(NamedTuple):
-    """Arguments of :class:`plancast_actors.deployment.host_demand.HostDemand`."""
+    """Arguments of :class:`plancast_actors.deployment.scaling.host_demand.HostDemand`."""
 
     least: int
     most: int
@@ -96,8 +96,8 @@ class HostBounds(NamedTuple):
 
 
 async def _scale_by_backlog(settings: Settings, bounds: HostBounds, timeout: float) -> None:
-    from plancast_actors.deployment.host_autoscaler import HostAutoscaler
-    from plancast_actors.deployment.host_demand import HostDemand
+    from plancast_actors.deployment.scaling.host_autoscaler import HostAutoscaler
+    from plancast_actors.deployment.scaling.host_demand import HostDemand
     from plancast_actors.scale import Scale
 
     async def change(hosts: int) -> None:
@@ -120,7 +120,7 @@ async def _change(settings: Settings, change: Scale, timeout: float, *, reset: b
 
 
 async def _scale(settings: Settings, change: Scale, timeout: float, reset: bool) -> dict[str, Any]:
-    from plancast_actors.deployment.scaler import Scaler
+    from plancast_actors.deployment.scaling.scaler import Scaler
 
     async with open_bus(settings) as bus, joined(settings):
         deployment = await found_deployment(settings)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from plancast_actors.deployment.host_demand import HostDemand
+from plancast_actors.deployment.scaling.host_demand import HostDemand
 from plancast_actors.dispatcher_options import CONSUMER_PREFIX
 from plancast_actors.liveness.heartbeat_files import FRESH_SECONDS, KIND, SECONDS
 from plancast_actors.release import RECORD

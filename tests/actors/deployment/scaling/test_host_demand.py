@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plancast_actors.deployment.host_demand import HostDemand
+from plancast_actors.deployment.scaling.host_demand import HostDemand
 
 
 def test_a_backlog_that_stays_adds_hosts_up_to_twice_as_many_at_once() -> None:
