@@ -8,8 +8,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
+from plancast_bus.errors import PlancastError
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _collected: ContextVar[list[str] | None] = ContextVar("_collected", default=None)
 
 
@@ -62,6 +67,28 @@ def collect(*faults: str) -> bool:
         return False
     found.extend(f"{caller()}: {fault}" for fault in faults)
     return True
+
+
+def declaration(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A method that declares something, or returns a decorator that does.
+
+    Where faults are collected, a declaration that is refused adds its error to them, and counts for nothing.
+    """
+
+    @wraps(method)
+    def declare(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return method(*args, **kwargs)
+        except PlancastError as error:
+            if not collect(str(error)):
+                raise
+            return _undecorated  # type: ignore[return-value]  # a declaration's other result is not used
+
+    return declare
+
+
+def _undecorated(handler: _R) -> _R:
+    return handler
 
 
 def _is_ours(module: str) -> bool:

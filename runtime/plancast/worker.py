@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from plancast.declarations import declaration
 from plancast.effects.effect import Effect, idempotency_key
 from plancast.errors import InvalidApp
 from plancast_bus.events.envelope import EventEnvelope
@@ -128,6 +129,7 @@ class Worker:
     def __repr__(self) -> str:
         return f"Worker({self.name!r}, tasks={sorted(self.tasks)})"
 
+    @declaration
     def on_task(
         self,
         event_type: str,
@@ -164,6 +166,7 @@ class Worker:
 
         return register
 
+    @declaration
     def reconcile(self, event_type: str) -> Callable[[_H], _H]:
         """Register the look-up of a task's effect: ``handler(task, context)`` returns an :class:`Outcome`.
 
@@ -182,6 +185,7 @@ class Worker:
 
         return register
 
+    @declaration
     def compensate(self, event_type: str) -> Callable[[_H], _H]:
         """Register the undo of a task's done effect: ``handler(task, result, context)``.
 

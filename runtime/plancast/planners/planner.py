@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from plancast.declarations import caller, collect
+from plancast.declarations import caller, collect, declaration
 from plancast.errors import InvalidApp, InvalidPlannerConfig, InvalidStateMachine
 from plancast.models.options import ModelOptions, elsewhere
 from plancast.models.parameters import PARAMETERS
 from plancast.planners.contract import AutonomousPlanner, checked_deadline, resolve_wake_mode
-from plancast.state_machine.machine import Machine
+from plancast.state_machine.machine import Machine, faults_of
 from plancast.state_machine.states import StateConfig
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.spelling import nearest
@@ -170,6 +170,7 @@ class Planner:
         """Event types (``*``: any) and topics (None: any) of the event handlers."""
         return frozenset((each.event_type, each.topic) for each in self._event_handlers)
 
+    @declaration
     def add_goal(
         self,
         event_type: str,
@@ -205,15 +206,17 @@ class Planner:
         try:
             machine = Machine.compile(state_machine)  # type: ignore[arg-type]
         except InvalidStateMachine as error:
-            if collect(*(f"planner {self.name!r}, goal {event_type!r}: {fault}" for fault in error.faults)):
+            faults = faults_of(state_machine) or error.faults  # type: ignore[arg-type]
+            if collect(*(f"planner {self.name!r}, goal {event_type!r}: {fault}" for fault in faults)):
                 return
-            raise
+            raise InvalidStateMachine(faults) from None
         self._machines[event_type] = machine
         self._consume(event_type)
         for state in machine.states.values():
             if state.action and state.action.event_type not in self.config.events_produced:
                 self.config.events_produced.append(state.action.event_type)
 
+    @declaration
     def on_goal(
         self, event_type: str, state_machine: StateMachineLike | None = None, *, schema: Schema | None = None
     ) -> Callable[[_H], _H]:
@@ -238,6 +241,7 @@ class Planner:
 
         return register
 
+    @declaration
     def on_transition(self) -> Callable[[_H], _H]:
         """Register ``handler(transition, context)`` for the events that move this planner's plans.
 
@@ -248,14 +252,16 @@ class Planner:
         state.
         """
 
+        if self._transition_handler is not None:
+            raise InvalidApp(f"planner {self.name!r} has a transition handler already")
+
         def register(handler: _H) -> _H:
-            if self._transition_handler is not None:
-                raise InvalidApp(f"planner {self.name!r} has a transition handler already")
             self._transition_handler = handler
             return handler
 
         return register
 
+    @declaration
     def on_event(self, event_type: str, topic: str | None = None) -> Callable[[_H], _H]:
         """Register ``handler(event, context)`` for events of a type (``*``: any), on a topic or on all.
 
@@ -275,6 +281,7 @@ class Planner:
 
         return register
 
+    @declaration
     def expects(self, event_type: str, description: str = "", *, schema: Schema | None = None) -> None:
         """Declare an event that people or webhooks send, so that plans may wait for it.
 

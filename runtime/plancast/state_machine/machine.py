@@ -186,6 +186,12 @@ def validate_state_machine(machine: Mapping[str, StateConfig | Mapping[str, Any]
     Raises:
         InvalidStateMachine: with every fault.
     """
+    if faults := faults_of(machine):
+        raise InvalidStateMachine(faults)
+
+
+def faults_of(machine: Mapping[str, StateConfig | Mapping[str, Any]]) -> list[str]:
+    """Every fault of a state machine, as :func:`validate_state_machine` lists them."""
     faults: list[str] = []
     states = read_states(machine, faults)
     names = set(machine)
@@ -214,8 +220,7 @@ def validate_state_machine(machine: Mapping[str, StateConfig | Mapping[str, Any]
         encode_states(states)
     except InvalidStateMachine as invalid:
         faults.extend(invalid.faults)
-    if faults:
-        raise InvalidStateMachine(faults)
+    return faults
 
 
 def _faults_of(name: str, state: StateConfig, names: set[str]) -> Iterator[str]:

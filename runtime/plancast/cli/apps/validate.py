@@ -31,6 +31,11 @@ def validate(app: AppAddress, as_json: AsJson = False, verbose: Verbose = 0) -> 
         except (InvalidApp, InvalidStateMachine) as error:
             loaded = None
             faults.extend(f"{_where(error)}{fault}" for fault in _lines(error))
+        except CommandFailed as error:
+            if not faults:
+                raise
+            loaded = None
+            faults.append(str(error))
     if loaded is not None:
         faults.extend(fault for fault in faults_of(loaded) if not any(each.endswith(f": {fault}") for each in faults))
     warnings = _warnings(loaded) if loaded is not None else []
