@@ -98,7 +98,12 @@ class Approvals(ResponseModel):
     items: list[ApprovalOf]
     next: str | None = None
     total: int
-    """Number of plans that wait for people and match."""
+    """Number of plans that wait for people and match; with a text, among those that were searched."""
+    searched: int | None = None
+    """With a text: number of plans whose texts were searched, newest first; fewer than ``waiting`` means that others
+    may match too."""
+    waiting: int
+    """Number of plans that wait for people and match, whatever the text."""
     users: list[str] = Field(default_factory=list)
     """Users with a token, to assign to."""
 

@@ -36,23 +36,29 @@ class RowReads(Generic[Value]):
         self._kept: LRUCache[str, tuple[int, Value]] = LRUCache(kept)
 
     async def of(self, rows: Iterable[Row]) -> dict[str, Value]:
-        """Values by the rows' keys; without those that cannot be read in time."""
-        slots = asyncio.Semaphore(AT_ONCE)
+        """Values by the rows' keys; without those that cannot be read in time, which the next call reads."""
         found: dict[str, Value] = {}
-
-        async def one(row: Row) -> None:
+        unread: list[str] = []
+        for row in rows:
             kept = self._kept.get(row.key)
             if kept is None or kept[0] != row.version:
-                async with slots:
-                    with suppress(BusError):
-                        kept = await self._load(row.key)
-            if kept is not None:
-                self._kept[row.key] = kept
+                unread.append(row.key)
+            else:
                 found[row.key] = kept[1]
+
+        keys = iter(unread)
+
+        async def read() -> None:
+            for key in keys:
+                with suppress(BusError):
+                    loaded = await self._load(key)
+                    if loaded is not None:
+                        self._kept[key] = loaded
+                        found[key] = loaded[1]
 
         with suppress(TimeoutError):
             async with asyncio.timeout(self._seconds):
-                await asyncio.gather(*map(one, rows))
+                await asyncio.gather(*(read() for _ in range(AT_ONCE)))
         return found
 
     async def _load(self, key: str) -> tuple[int, Value] | None:

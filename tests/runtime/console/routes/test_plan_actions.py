@@ -10,6 +10,8 @@ from uuid import uuid4
 import pytest
 from tests.runtime.console.desk import PATIENCE, Api, lost
 
+from plancast.console.service import approvals
+
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
@@ -194,7 +196,9 @@ async def test_approvals_are_a_work_list_that_is_filtered_searched_and_assigned(
     assert await listed(1, session_id="s1") == [lamp]
     assert await listed(1, text="åse's CHAIR ordered") == [chair]
     assert await listed(0, text="nothing of it") == []
-    [shown] = (await api.get("/approvals", params={"tenant_id": tenant, "text": "lamp"}))["items"]
+    found = await api.get("/approvals", params={"tenant_id": tenant, "text": "lamp"})
+    assert (found["total"], found["searched"], found["waiting"]) == (1, 3, 3)
+    [shown] = found["items"]
     assert (shown["goal_data"], shown["assignee"], shown["only_user"]) == ({"item": "lamp", "amount": 40}, "", "")
     assert (shown["plan"]["user_id"], shown["plan"]["status"], shown["can_refuse"]) == ("ada", "waiting", True)
     assert await api.post(f"/plans/{lamp}/assign", {"assignee": me}, 200) == {"plan_id": lamp, "assignee": me}
@@ -209,6 +213,29 @@ async def test_approvals_are_a_work_list_that_is_filtered_searched_and_assigned(
     assert await api.desk.bus.registry.get("approval-assignment", lamp) is None
     await api.post(f"/plans/{lamp}/assign", {"assignee": me}, 409)
     await api.get("/approvals", 422, params={"text": "a " * 17})
+
+
+async def test_a_search_of_approvals_says_of_how_many_it_has_read_the_text(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant = uuid4().hex
+    first, *others = [await api.waiting({"item": "lamp"}, tenant_id=tenant) for _ in range(3)]
+    query = {"tenant_id": tenant, "text": "lamp", "limit": 1}
+    monkeypatch.setattr(approvals, "MOST_SEARCHED", 2)
+    async with asyncio.timeout(PATIENCE):
+        while (page := await api.get("/approvals", params=query))["waiting"] < 3:
+            await asyncio.sleep(0.02)
+    assert (page["searched"], page["total"], [each["plan"]["plan_id"] for each in page["items"]]) == (
+        2,
+        2,
+        others[:0:-1],
+    )
+    page = await api.get("/approvals", params=query | {"cursor": page["next"]})
+    assert ([each["plan"]["plan_id"] for each in page["items"]], page["next"]) == (others[:1], None)
+    monkeypatch.undo()
+    page = await api.get("/approvals", params=query | {"limit": 10})
+    assert (page["searched"], [each["plan"]["plan_id"] for each in page["items"]]) == (3, [*others[::-1], first])
+    assert (await api.get("/approvals", params={"tenant_id": tenant}))["searched"] is None
 
 
 async def test_plans_are_filtered_by_what_their_handlers_tag_them_with(api: Api) -> None:

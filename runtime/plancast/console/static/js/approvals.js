@@ -51,11 +51,14 @@ export function showApprovals({ main, query, signal }) {
 
   const again = poll(EVERY, () => Promise.all([api.get("approvals", { query: { ...filter, limit: MOST }, signal }), openEffects()]), {
     signal,
-    shown: ([{ items, next, total, users: known }, effects]) => {
+    shown: ([{ items, next, total, searched, waiting, users: known }, effects]) => {
       outside.hidden = !effects.length;
       reconcile(open, effects, ({ task }) => task, effectCard);
       users = known;
-      put(notice, next && h("p", { class: "stale" }, `These are the newest ${items.length}. Older ones appear as these are answered.`));
+      const unread = searched !== null && searched < waiting;
+      put(notice,
+        next && h("p", { class: "stale" }, `These are the newest ${items.length}. Older ones appear as these are answered.`),
+        unread && h("p", { class: "stale" }, `Searched the newest ${number(searched)} of ${plural(waiting, "approval")}.`));
       count.textContent = total ? `${plural(total, "plan")} ${total === 1 ? "waits" : "wait"} for a person` : "";
       shown.clear();
       for (const item of items) shown.set(item.plan.plan_id, item);
