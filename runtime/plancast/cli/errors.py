@@ -21,6 +21,7 @@ from plancast.errors import (
 )
 from plancast.terminal import logging as logs
 from plancast_bus.errors import (
+    AccessDenied,
     BusUnavailable,
     DeadLetterNotFound,
     InvalidEnvelope,
@@ -55,6 +56,11 @@ _HINTS: tuple[tuple[type[BaseException], str], ...] = (
     (DeadLetterNotFound, "`plancast deadletters list` shows all dead letters."),
     (UnsupportedServer, ""),
     (NatsServerError, ""),
+    (
+        AccessDenied,
+        "Reading and answering plans takes a login with the role operator; deployments and the console that of the "
+        "runtime: see `plancast nats-config --help`.",
+    ),
     (BusUnavailable, "Start one with `plancast run MODULE:APP`, or give another with --nats-url."),
 )
 _RAY_HINT = "Check the address. A cluster with token authentication requires RAY_AUTH_MODE=token here too."
