@@ -20,10 +20,11 @@ from typing import Any
 
 import nats
 import pytest
+from tests.deploy.test_autoscaling import BACKLOG, TRIGGER
 
 from plancast import Client, PlanCancelled
 from plancast_actors.telemetry.metrics import METRICS
-from plancast_bus.subjects import name_of_type
+from plancast_bus.subjects import name_of_type, task_consumer_name
 
 pytestmark = pytest.mark.slow
 
@@ -165,6 +166,16 @@ async def test_what_was_done_is_what_is_scraped_and_logged(run: Run) -> None:
     assert total(scrape, "ray_plancast_stage_seconds_count", stage="task", role="worker") >= 1
     consumers = {labels["consumer"] for labels, _ in scrape["ray_plancast_consumer_pending"]}
     assert {"plans-results", f"task-{name_of_type('chain.add.requested')}"} <= consumers
+    for query in (TRIGGER["metadata"]["query"], BACKLOG):  # of the documentation, for KEDA
+        task = query.replace(task_consumer_name("web.search.requested"), task_consumer_name("chain.add.requested"))
+        selectors = re.findall(r"(ray_plancast_\w+)(\{[^}]*\})?", task)
+        assert selectors
+        for name, wanted_labels in selectors:
+            patterns = re.findall(r'(\w+)=~?"([^"]*)"', wanted_labels)
+            assert any(
+                all(re.fullmatch(pattern, labels.get(label, "")) for label, pattern in patterns)
+                for labels, _ in scrape[name]
+            ), f"nothing is exported that {name}{wanted_labels} selects"
     roles = {labels["role"] for labels, _ in scrape["ray_plancast_process_resident_bytes"]}
     assert roles == {"host", "dedicated_pool", "dispatcher", "worker"}
     for name, series in scrape.items():
