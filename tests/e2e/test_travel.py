@@ -36,6 +36,8 @@ async def test_trips_are_booked_once_or_undone_and_those_without_effect_are_not(
     assert said["killed"]
     ends = {trip["with"]["end"] for trip in said["trips"]}
     assert ends == {"booked", "undone"}
+    assert said["with"]["overcharged"] == 0 < said["without"]["overcharged"]
+    assert said["with"]["reissued_done_twice"] == 0 < said["with"]["reissued"]
     for service in ("payments", "flights", "hotels"):
         assert all(len(trip["with"]["acts"][service]) <= 1 for trip in said["trips"])
         assert any(len(trip["without"]["acts"][service]) > 1 for trip in said["trips"]), service

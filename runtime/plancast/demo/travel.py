@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Final
 
 from rich.console import Console
@@ -297,6 +297,45 @@ class TripDrive(PlanDrive[TripCase, TripRun]):
         run.state = BOOKED if not run.error else UNDONE if "rolled_back" in run.error else FAILED
 
 
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What was done for the trips of one side."""
+
+    booked: int
+    """Trips booked, each act once."""
+    payments_twice: int
+    """Trips that were paid twice or more."""
+    flights_twice: int
+    """Trips whose flight was booked twice or more."""
+    hotels_twice: int
+    """Trips whose hotel was booked twice or more."""
+    reissued: int
+    """Calls that the model has issued twice."""
+    reissued_done_twice: int
+    """Those among them that were done twice."""
+    refused: int
+    """Trips without a hotel."""
+    refused_undone: int
+    """Those among them for which everything was undone."""
+    asked: int
+    """Trips with an outcome that nobody can know, which a person has decided."""
+    overcharged: float
+    """Dollars that were charged too much."""
+
+    def rows(self) -> dict[str, str]:
+        """Rows of the table that people read."""
+        return {
+            "trips booked, each act once": str(self.booked),
+            "payments charged twice or more": str(self.payments_twice),
+            "flights booked twice or more": str(self.flights_twice),
+            "hotels booked twice or more": str(self.hotels_twice),
+            "calls that the model issued twice, done twice": f"{self.reissued_done_twice} of {self.reissued}",
+            "trips without a hotel, all undone": f"{self.refused_undone} of {self.refused}",
+            "outcomes that nobody can know, decided by a person": str(self.asked),
+            "charged too much": f"${self.overcharged:,.2f}",
+        }
+
+
 @dataclass(frozen=True)
 class TravelSession:
     """The result of the demo."""
@@ -318,29 +357,25 @@ class TravelSession:
         """True if no promise was broken, and the control shows why they matter."""
         return not any(run.faults() for run in self.runs)
 
-    def figures(self, protected: bool) -> dict[str, str]:
-        """The rows of the last table, of one side."""
+    def figures(self, protected: bool) -> Figures:
+        """What was done for one side's trips."""
         runs = [run for run in self.runs if run.case.protected == protected]
         refused = [run for run in runs if run.case.refused]
         twice = {each: sum(len(run.acts.get(each, [])) > 1 for run in runs) for each in SERVICES}
-        charged = sum(
-            run.surplus(PAYMENTS) * run.case.amount for run in runs if run.ended_at and run.surplus(PAYMENTS) > 0
-        )
-        undone = sum(not any(run.surplus(each) for each in SERVICES) for run in refused)
         again = [(run, each) for run in runs for each in run.case.reissued]
-        doubled = sum(len(run.acts.get(each, [])) > 1 for run, each in again)
-        return {
-            "trips booked, each act once": str(
-                sum(run.state == BOOKED and not any(run.surplus(each) for each in SERVICES) for run in runs)
-            ),
-            "payments charged twice or more": str(twice[PAYMENTS]),
-            "flights booked twice or more": str(twice[FLIGHTS]),
-            "hotels booked twice or more": str(twice[HOTELS]),
-            "calls that the model issued twice, done twice": f"{doubled} of {len(again)}",
-            "trips without a hotel, all undone": f"{undone} of {len(refused)}",
-            "outcomes that nobody can know, decided by a person": str(sum(run.asked_at > 0 for run in runs)),
-            "charged too much": f"${charged:,.2f}",
-        }
+        charged = [run.surplus(PAYMENTS) * run.case.amount for run in runs if run.ended_at]
+        return Figures(
+            booked=sum(run.state == BOOKED and not any(run.surplus(each) for each in SERVICES) for run in runs),
+            payments_twice=twice[PAYMENTS],
+            flights_twice=twice[FLIGHTS],
+            hotels_twice=twice[HOTELS],
+            reissued=len(again),
+            reissued_done_twice=sum(len(run.acts.get(each, [])) > 1 for run, each in again),
+            refused=len(refused),
+            refused_undone=sum(not any(run.surplus(each) for each in SERVICES) for run in refused),
+            asked=sum(run.asked_at > 0 for run in runs),
+            overcharged=round(sum(each for each in charged if each > 0), 2),
+        )
 
     def show(self, console: Console, seed: int) -> None:
         """Print each trip, both sides, what was broken, and the verdict."""
@@ -350,7 +385,7 @@ class TravelSession:
             console.print(Text(each, style="dim"))
         console.print()
         shown = table("", "with Effect", "without", right=("with Effect", "without"))
-        protected, control = self.figures(True), self.figures(False)
+        protected, control = self.figures(True).rows(), self.figures(False).rows()
         for name, count in protected.items():
             differs = count != control[name]
             shown.add_row(cell(name), cell(count, "bold green" * differs), cell(control[name], "bold red" * differs))
@@ -392,7 +427,7 @@ class TravelSession:
             "stand_in": self.stand_in,
             "seconds": round(self.seconds, 3),
             "killed": bool(self.killed),
-            "with": self.figures(True),
-            "without": self.figures(False),
+            "with": asdict(self.figures(True)),
+            "without": asdict(self.figures(False)),
             "trips": trips,
         }
