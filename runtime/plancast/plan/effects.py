@@ -104,6 +104,15 @@ def is_unknown(plan: PlanRecord, request_id: str | None) -> bool:
     return entry is not None and entry.outcome == UNKNOWN
 
 
+def effect_now(plan: PlanRecord, task: str) -> str:
+    """The id under which a plan lists the effect of a task: a further request of its key, which waits for it, may have
+    taken its place since a person saw it."""
+    if task in plan.effects:
+        return task
+    waiting = (key for key, entry in plan.effects.items() if entry.waits_for == task and not entry.owner)
+    return next(waiting, task)
+
+
 def has_unknown(plan: PlanRecord) -> bool:
     """True if the outcome of any effect of a plan is not known."""
     return any(entry.outcome == UNKNOWN for entry in plan.effects.values())

@@ -190,9 +190,13 @@ def _require_unknown(state: Mapping[str, Any], task: str) -> None:
     plan = state.get("plan_id")
     if task in _failed_undos(state):
         return
-    found = {each.task: each for each in effects_of(state)}.get(task)
+    effects = {each.task: each for each in effects_of(state)}
+    if task not in effects:  # a further request may have taken its place (:func:`plancast.plan.effects.effect_now`)
+        stored = state.get("effects", {}).items()
+        task = next((key for key, each in stored if each.get("waits_for") == task and not each.get("owner")), task)
+    found = effects.get(task)
     if found is None:
-        unknown = [each.task for each in effects_of(state) if each.outcome == UNKNOWN]
+        unknown = [each.task for each in effects.values() if each.outcome == UNKNOWN]
         listed = f"its unknown ones are {', '.join(unknown)}" if unknown else "it has no unknown one"
         raise NotAwaited(f"plan {plan} has no effect of the task {task!r:.200} that is answered; {listed}")
     if found.outcome != UNKNOWN:

@@ -18,6 +18,7 @@ from plancast.plan.effects import (
     UNDONE,
     UNKNOWN,
     EffectEntry,
+    effect_now,
     is_unknown,
 )
 from plancast.plan.event_fields import answered_request, error_text
@@ -118,7 +119,7 @@ def resolve_effect(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
     task, outcome = data.get("task"), data.get("outcome")
     if not isinstance(task, str) or outcome not in DECISIONS:
         return turn.refused(f"the data of a resolution is {{'task': id, 'outcome': one of {', '.join(DECISIONS)}}}")
-    entry = plan.effects.get(task)
+    entry = plan.effects.get(effect_now(plan, task))
     if entry is None:
         return turn.unwanted(plan, f"the plan has no effect of the task {task!r:.200}")
     if entry.owner:

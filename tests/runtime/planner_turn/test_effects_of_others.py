@@ -54,6 +54,17 @@ async def test_a_planner_that_calls_an_act_again_waits_for_the_person_who_knows_
         assert (asked, charges) == (2, ["i"])
 
 
+async def test_a_person_may_resolve_an_effect_that_was_listed_before_it_was_called_again() -> None:
+    planner = Scripted("payer", "pay.goal", _until_it_is_charged)
+    async with PlancastTest(App("bank", planners=[planner], workers=[_bank([], "plan")])) as env:
+        plan = await env.submit("pay.goal")
+        effect = await _waits(plan)
+        seen = f"{plan.plan_id}:1-0"
+        assert effect.task != seen
+        assert await plan.resolve_effect(seen, done={"charge": 7}) == "moved"
+        assert await plan.result(timeout=60) == {"charge": 7}
+
+
 @pytest.mark.parametrize("found", [{"done": {"charge": 7}}, {"give_up": True}])
 async def test_a_plan_that_waits_for_the_effect_of_another_plan_names_it_and_goes_on_with_it(found: Any) -> None:
     charges: list[str] = []
