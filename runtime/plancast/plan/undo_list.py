@@ -37,6 +37,8 @@ UNANSWERED: Final = "it was not answered, and may have been done"
 UNLISTED: Final = "they have no undo or no answer, and only the history lists them"
 """Why effects are left that the plan counts."""
 _MAX_TEXT: Final = 500
+GIVEN_UP: Final = "it is not known if it was done, and was given up"
+"""Why an effect is left that a person has given up, before the rollback or during it."""
 _NO_UNDO: Final = "its worker has no undo"
 
 
@@ -82,9 +84,13 @@ def unsettled_steps(plan: PlanRecord) -> Iterator[Step]:
 
 
 def name_without_undo(plan: PlanRecord) -> None:
-    """Name the done effects as left that their worker cannot undo."""
+    """Name the effects as left that no undo takes back: done ones without an undo, and those that were given up."""
     for key, entry in plan.effects.items():
-        if entry.outcome == DONE and not (entry.undo and entry.event_type) and key not in plan.rollback.get(LEFT, {}):
+        if key in plan.rollback.get(LEFT, {}):
+            continue
+        if entry.given_up:
+            leave(plan, key, GIVEN_UP)
+        elif entry.outcome == DONE and not (entry.undo and entry.event_type):
             leave(plan, key, _NO_UNDO if entry.event_type else "the type of its task is not known")
 
 

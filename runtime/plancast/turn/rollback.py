@@ -30,6 +30,7 @@ from plancast.plan.undo_list import (
     ASKED,
     BLOCKED,
     ENDED,
+    GIVEN_UP,
     LEFT,
     REASON,
     UNANSWERED,
@@ -223,7 +224,7 @@ def _take_decision(turn: TurnRecord, plan: PlanContext) -> TurnOutcome | None:
         is_undecided = entry is not None and entry.outcome == UNKNOWN and not entry.decision
         decided = resolve_effect(turn, plan)
         if decided is TurnOutcome.COMMIT and outcome == "give_up" and is_undecided:
-            leave(plan, task, "it is not known if it was done, and was given up")
+            leave(plan, task, GIVEN_UP)
         return decided
     if outcome == "give_up":
         given_up = plan.requests.pop(task, None)

@@ -317,6 +317,17 @@ class TestWhatIsOpen:
         assert await trip.undo_all(await trip.done("pay", to=paying)) == ["pay.requested.undo"]
         ended(trip, "rolled_back: no trip")
 
+    async def test_what_was_given_up_before_the_rollback_is_named_too(self) -> None:
+        trip = await a_trip("flight", "hotel")
+        (paying,) = trip.plan.requests
+        await trip.done("pay", "unknown")
+        await trip.signal(RESOLVE, {"task": paying, "outcome": "give_up"})
+        await trip.done("pay", "failed", to=paying)
+        assert trip.plan.status is PlanStatus.FAILED
+        assert await trip.undo_all(await trip.roll_back()) == ["hotel.requested.undo", "flight.requested.undo"]
+        (left,) = trip.plan.result["left"]
+        assert (left["task"], left["reason"]) == (paying, "it is not known if it was done, and was given up")
+
 
 class TestOnce:
     async def test_a_second_rollback_a_duplicate_and_a_late_answer_change_nothing(self) -> None:
