@@ -14,7 +14,7 @@ from plancast.plan.context import PlanContext
 from plancast.plan.control_events import RESUME
 from plancast.plan.effects import HELD, held_for, hold, waits_for_effects
 from plancast.plan.event_fields import answered_request
-from plancast.plan.record import is_held
+from plancast.plan.record import HOLD, is_held
 from plancast.plan.requests import Request
 from plancast.plan.status import PAUSED, PENDING, RUNNING
 from plancast.plan.task_responses import close_request
@@ -241,7 +241,11 @@ class EventTurn(TurnRecord):
         """End a plan's pause once all outcomes that it waits for are known; it goes on with their answers."""
         if not waits_for_effects(plan):
             del plan.control[HELD]
-        elif not (held_for(plan) or is_held(plan)):
+        elif held_for(plan):
+            return
+        elif is_held(plan):
+            plan.pause_reason = plan.control[HOLD]  # what is left to wait for is a resume
+        else:
             state_moves.end_wait(plan)
             self.notes.append("the outcomes that the plan waited for are known")
             if (autonomous := autonomous_turn(self, plan)) is not None:
