@@ -51,7 +51,7 @@ def answer_of(
     outcome = _OUTCOMES.get(record.state, record.state.value)
     # An effect of another plan is undone by that one.
     undo = definition.has_undo and is_of_plan(record, request)
-    note = EffectNote(address, record.key, outcome, undo, definition.event_type, waits_for, owner)
+    note = EffectNote(address, record.key, outcome, undo, definition.event_type, waits_for, owner, record.attempt)
     return make_response(request, definition, event_type, data, note.metadata(), suffix)
 
 

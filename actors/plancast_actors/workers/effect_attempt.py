@@ -17,7 +17,7 @@ from plancast.app_code import contained
 from plancast.effects.effect import Effect, Outcome, address_of
 from plancast.effects.ledger import EffectLedger
 from plancast.effects.record import EffectRecord, EffectState
-from plancast.effects.wire import RESOLUTION, EffectNote
+from plancast.effects.wire import RESOLUTION, EffectNote, attempt_in
 from plancast.errors import RetryableError, TerminalError
 from plancast.plan.event_fields import error_text
 from plancast.settings import WorkerSettings
@@ -137,8 +137,12 @@ class EffectAttempt(EffectDelivery):
         if self._decision is not None:
             if record is None or record.state is EffectState.WITHDRAWN or not is_of_plan(record, self._delivered):
                 self._refuse("the decision about an effect is refused: the plan has no such effect")
+            about = attempt_in(self._decision)
+            if record.attempt < about:
+                self._refuse("the decision about an effect is refused: there was no such attempt")
             self._request, self._key = record.envelope, record.key
-            if record.state is EffectState.UNKNOWN:
+            # One that is delivered again says nothing of how an attempt has ended that was begun since.
+            if record.state is EffectState.UNKNOWN and (record.attempt == about or not about):
                 return await self._resolve(self._decision, record, version)
         if record is None:
             return await self._begin(None, version)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from hashlib import sha256
+from typing import Final
 
 from plancast.effects.ledger import EffectLedger
 from plancast.effects.record import EffectRecord, EffectState
@@ -20,6 +21,9 @@ from plancast_actors.workers.responses import Response, make_response, response_
 from plancast_bus.clock import Clock
 from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.ports.registry import Registry
+
+MAX_FAILED: Final = 16
+"""Failed requests for its undo that a record remembers."""
 
 
 class UndoContext(TaskContext):
@@ -78,6 +82,8 @@ class UndoAttempt(EffectDelivery):
         if record is None or not is_of_plan(record, self._request):
             self._refuse("there is nothing to undo: the plan has no such effect, or its record has expired")
         own = record.undo == self._request.id
+        if not own and not self._called and self._request.id in record.failed_undos:
+            raise TerminalError("this undo has failed, and another request has taken its place")
         match record.state:
             case EffectState.UNDONE:
                 return self._answer(record)
@@ -120,7 +126,10 @@ class UndoAttempt(EffectDelivery):
         return await self._end(record, version, EffectState.DONE, error_text(error))
 
     async def _end(self, record: EffectRecord, version: int, state: EffectState, reason: str) -> Response | None:
-        ended = self._moved(record, state, undo=self._request.id, reason=reason)
+        failed = record.failed_undos
+        if state is EffectState.DONE:
+            failed = (*(each for each in failed if each != self._request.id), self._request.id)[-MAX_FAILED:]
+        ended = self._moved(record, state, undo=self._request.id, reason=reason, failed_undos=failed)
         await self._write(ended, version)
         if state is EffectState.UNDONE:
             self._executor.counts.answered += 1

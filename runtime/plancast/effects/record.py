@@ -48,6 +48,8 @@ class EffectRecord:
     """Why the effect is unknown, for people; or why a done one's result could not be sent, or its undo failed."""
     undo: str = ""
     """Id of the request that undoes it."""
+    failed_undos: tuple[str, ...] = ()
+    """Ids of the newest requests that have failed to undo it: delivered again, they do not try again."""
     withdrawn: tuple[str, ...] = ()
     """Ids of the newest requests that were withdrawn, and are not to begin any more."""
     writer: str = ""
@@ -80,7 +82,8 @@ class EffectRecord:
             values = {name: value for name, value in unpack(stored).items() if name in known}
             answer = values.pop("answer", None)
             state = EffectState(values.pop("state"))
-            values["withdrawn"] = tuple(values.get("withdrawn", ()))
+            for name in ("withdrawn", "failed_undos"):
+                values[name] = tuple(values.get(name, ()))
             return cls(state=state, answer=None if answer is None else (answer[0], answer[1]), **values)
         except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
             raise InvalidEnvelope(f"the record of an effect is damaged: {error}") from error

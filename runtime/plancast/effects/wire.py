@@ -30,6 +30,8 @@ class EffectNote(NamedTuple):
     """Id of the request of another task of the key, which the task waits for: that one's outcome is not known."""
     owner: str = ""
     """Plan of that request, where it is another one."""
+    attempt: int = 0
+    """Number of its last attempt, from 1: decisions are about the end of this one; 0 where it is not said."""
 
     def metadata(self) -> dict[str, Any]:
         """The note, as metadata of an answer."""
@@ -47,7 +49,14 @@ def read_note(metadata: Mapping[str, Any] | None) -> EffectNote | None:
     address, key, outcome = map(str, texts)
     others = (fields.get(name) for name in ("event_type", "waits_for", "owner"))
     event_type, waits_for, owner = (str(each) if _is_text(each) else "" for each in others)
-    return EffectNote(address, key, outcome, fields.get("undo") is True, event_type, waits_for, owner)
+    attempt = attempt_in(fields)
+    return EffectNote(address, key, outcome, fields.get("undo") is True, event_type, waits_for, owner, attempt)
+
+
+def attempt_in(fields: Mapping[str, Any]) -> int:
+    """The number of an attempt in a note or a decision; 0 when there is none."""
+    attempt = fields.get("attempt")
+    return attempt if type(attempt) is int and attempt > 0 else 0
 
 
 def _is_text(value: Any) -> bool:

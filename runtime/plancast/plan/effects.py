@@ -72,6 +72,8 @@ class EffectEntry:
     """Id of the request of another task of the key, for whose outcome this one waits; it was not begun."""
     owner: str = ""
     """Plan of that request, where it is another one: the effect is resolved there."""
+    attempt: int = 0
+    """Number of the attempt whose end was told last; 0 where it was not said."""
 
     _state: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
     """The result of :meth:`to_state` until a field is changed: the same object is not folded again in each turn."""

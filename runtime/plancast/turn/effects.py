@@ -63,7 +63,11 @@ def record_effect(turn: TurnRecord, plan: PlanContext) -> bool:
         if request_id != answered_request(event) and request is None and request_id in plan.requests:
             turn.event = event = event.model_copy(update={"parent_event_id": request_id})
     was_unknown = entry is not None and entry.outcome == UNKNOWN
-    undecided = entry is not None and entry.outcome == note.outcome == UNKNOWN and bool(entry.decision)
+    undecided = (
+        entry is not None
+        and entry.outcome == note.outcome == UNKNOWN
+        and (bool(entry.decision) or note.attempt > entry.attempt)
+    )
     if entry is not None and not (undecided or entry.may_become(note.outcome)):
         return False
     if event_type.endswith(UNDO) and (entry is None or note.outcome != UNDONE):
@@ -131,7 +135,9 @@ def resolve_effect(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
     if not entry.event_type:
         return turn.refused(f"the task type of {task} is not known: record the outcome by its worker")
     by = turn.event.user_id or data.get("by")
-    decision = {"address": entry.address, "outcome": outcome, "by": by if isinstance(by, str) else ""}
+    decision: dict[str, Any] = {"address": entry.address, "outcome": outcome, "by": by if isinstance(by, str) else ""}
+    if entry.attempt:
+        decision["attempt"] = entry.attempt
     try:
         entry.decided = turn.outbox.send(
             {
@@ -173,6 +179,7 @@ def _is_of_task(entry: EffectEntry, event_type: str, answer: str) -> bool:
 def _fill(entry: EffectEntry, note: EffectNote, data: Any, revision: int) -> None:
     values = data if isinstance(data, dict) else {}
     entry.outcome, entry.undo = note.outcome, note.undo
+    entry.attempt = max(entry.attempt, note.attempt)
     entry.answered = revision if note.outcome != UNDONE else entry.answered
     entry.given_up = entry.decision == GIVE_UP and note.outcome == FAILED
     entry.decision = entry.decided = ""

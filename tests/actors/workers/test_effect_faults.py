@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.actors.workers.test_effects import CHARGE, CHARGED, Bank, Bench, Refunds, outcome_of, undo
 
-from plancast import Effect, Outcome, RetryableError, Worker
+from plancast import Effect, Outcome, RetryableError, TerminalError, Worker
 from plancast.effects.wire import read_note
 from plancast.settings import PlanSettings, WorkerSettings
 from plancast_actors.workers.runner import TaskRunner
@@ -921,3 +921,82 @@ async def test_decisions_that_contradict_each_other_are_carried_out_as_one(bench
     assert record is not None
     assert (record.state, record.answer) == (outcome_of(answer), (answer.type, answer.data))
     assert len(bench.bank.charges) == (2 if answer.data == {"charge": 2} else 1)
+
+
+# Requests that are delivered again after something else has happened to the effect.
+
+
+async def _forget_ids(bench: Bench) -> None:
+    """Let the stream forget the ids of requests, so that one that is published again is delivered again."""
+    await bench.settled()
+    await bench.clock.advance(bench.world.settings.duplicate_window + 1.0)
+
+
+async def test_a_decision_that_is_delivered_again_says_nothing_of_a_later_attempt(bench: Bench) -> None:
+    bench.bank.after = [RetryableError("lost")] * 3
+    await bench.run(bench.bank.worker(repeat="never"))
+    request = await bench.ask()
+    for attempt in (1, 2):
+        note = read_note((await bench.answer()).metadata)
+        assert note is not None
+        assert (note.outcome, note.attempt) == ("unknown", attempt)
+        await bench.resolve(request, note.address, "not_done", attempt=attempt, id=f"d{attempt}")
+    assert outcome_of(await bench.answer()) == "unknown"
+    for outcome in ("not_done", "done", "give_up"):
+        await _forget_ids(bench)
+        await bench.resolve(request, note.address, outcome, attempt=2, id="d2")
+        await bench.resolve(request, note.address, outcome, attempt=1, id="d1")
+        await bench.settled()
+    assert len(bench.bank.charges) == 3
+    [record] = await bench.records()
+    assert (record.state, record.attempt) == ("unknown", 3)
+    await bench.resolve(request, note.address, "not_done", attempt=3, id="d3")
+    await bench.settled()
+    [record] = await bench.records()
+    assert record.state == "done"
+
+
+async def test_a_decision_that_was_given_up_does_not_give_up_the_next_attempt(bench: Bench) -> None:
+    bench.bank.after = [RetryableError("lost")] * 2
+    await bench.run(bench.bank.worker(repeat="never"))
+    first = await bench.ask()
+    note = read_note((await bench.answer()).metadata)
+    assert note is not None
+    await bench.resolve(first, note.address, "give_up", attempt=1)
+    assert outcome_of(await bench.answer()) == "failed"
+    await bench.ask(4, metadata={"attempt_of": first.id})
+    assert outcome_of(await bench.answer()) == "unknown"
+    await _forget_ids(bench)
+    await bench.resolve(first, note.address, "give_up", attempt=1)
+    await bench.settled()
+    [record] = await bench.records()
+    assert (record.state, record.attempt) == ("unknown", 2)
+
+
+async def test_a_decision_about_an_attempt_that_was_never_begun_is_refused(bench: Bench) -> None:
+    bench.bank.after = [RetryableError("lost")]
+    await bench.run(bench.bank.worker(repeat="never"))
+    request = await bench.ask()
+    note = read_note((await bench.answer()).metadata)
+    assert note is not None
+    await bench.resolve(request, note.address, "not_done", attempt=2)
+    answer = await bench.answer()
+    assert answer.type == "card.charge.failed"
+    assert "decision" in answer.data["error"]
+    assert len(bench.bank.charges) == 1
+
+
+async def test_an_undo_that_has_failed_is_not_tried_again_when_its_request_is_delivered_again(bench: Bench) -> None:
+    refunds = Refunds()
+    refunds.errors = [TerminalError("too late"), TerminalError("still too late")]
+    await bench.run(refunds.of(bench.bank.worker(repeat="never")))
+    await bench.ask()
+    note = read_note((await bench.answer()).metadata)
+    assert note is not None
+    for number in (7, 8, 7, 8):  # a person has asked for the second one
+        await undo(bench, note.address, number)
+        await _forget_ids(bench)
+    assert (len(refunds.keys), refunds.made) == (2, [])
+    await undo(bench, note.address, 9)
+    await bench.settled()
+    assert refunds.made == [("i", {"charge": 1})]

@@ -203,6 +203,7 @@ class TestUnknownOutcomes:
         await story.signal("plan.pause", {"reason": "audit"})
         await answer(story, "done", {"id": 7})
         assert story.plan.status is PlanStatus.PAUSED, "the operator holds it"
+        assert story.plan.pause_reason == "audit", "what is left to wait for is a resume"
         await story.signal("plan.resume", {})
         assert (story.plan.status, story.plan.results["charge"]) == (PlanStatus.COMPLETED, {"id": 7})
 
@@ -316,6 +317,19 @@ class TestDecisions:
         assert (list(story.plan.requests), story.plan.status) == ([sent], PlanStatus.PAUSED)
         await answer(story, "done", {"id": 7}, to=sent)
         assert (story.plan.status, story.plan.effects[sent].decision) == (PlanStatus.COMPLETED, "")
+
+    async def test_a_decision_is_about_the_newest_attempt_that_the_plan_was_told_of(self) -> None:
+        story = Story(a_planner(CHARGE))
+        await story.goal()
+        sent = story.request
+        for attempt in (1, 3, 2):  # nobody has decided meanwhile, or an old answer is repeated
+            await answer(story, "unknown", to=sent, metadata=note("unknown", attempt=attempt))
+        (asked,) = published(await resolve(story, sent, "not_done"))
+        assert asked.metadata["effect_resolution"]["attempt"] == 3
+        await answer(story, "unknown", to=sent, metadata=note("unknown", attempt=4))
+        assert (story.plan.effects[sent].decision, story.plan.status) == ("", PlanStatus.PAUSED)
+        (asked,) = published(await resolve(story, sent, "give_up"))
+        assert asked.metadata["effect_resolution"]["attempt"] == 4
 
     async def test_the_second_of_two_decisions_is_ignored_with_a_reason(self) -> None:
         story = Story(a_planner(CHARGE))
