@@ -195,7 +195,10 @@ def _acts(history: History) -> Iterator[Violation]:
 
 
 def _records(history: History) -> Iterator[Violation]:
-    """Records of effects agree with what the plans know and with what was done."""
+    """Records of effects agree with what the plans know and with what was done, also of withdrawn requests.
+
+    What was begun has an end, or is before a person, however the plan has ended.
+    """
     promise = "outcomes are known"
     done = {each.fact.key for each in history.entries if isinstance(each.fact, ActFact) and each.fact.what == "acts"}
     for record in history.records:
@@ -203,9 +206,22 @@ def _records(history: History) -> Iterator[Violation]:
         said = f"the record of {record.key} is {record.state}"
         if record.state == "done" and record.key not in done:
             yield Violation(promise, record.plan, f"{said}, and it was never done")
-        if plan is None or PlanStatus(plan.summary.status) is not PlanStatus.COMPLETED:
+        if record.state == "withdrawn" and record.key in done:
+            yield Violation(promise, record.plan, f"{said}, and it was done")
+        if record.state in ("begun", "undoing"):
+            yield Violation(promise, record.plan, f"{said}, and nothing is under way")
+        if plan is None:
             continue
         known = [each for each in _effects_of(plan) if each["address"] == record.address]
+        if PlanStatus(plan.summary.status) is not PlanStatus.COMPLETED:
+            said_of = {each["outcome"] for each in known}
+            if "undone" in said_of and record.state == "done":
+                continue  # a person has undone it by hand, of which the record does not know
+            if record.state in ("done", "unknown", "undone") and record.state not in said_of:
+                yield Violation(promise, record.plan, f"{said}, but the plan, which has ended, knows {known}")
+            continue
+        if record.state == "withdrawn" and not known:
+            continue  # its plan has gone on without it, and it was not begun
         if record.state not in ("done", "unknown") or [each["outcome"] for each in known] not in (
             [record.state],
             ["unknown"],  # the machine has gone on with it, and a frozen process has told more later

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import hashlib
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from plancast.settings import Settings
 from plancast.worker import TaskContext
 from plancast_bus.events import codec
 from plancast_bus.memory import MemoryBus
+from plancast_bus.subjects import WITHDRAWN
 from simulation.actions import FaultInjector, People
 from simulation.adversary import Adversary
 from simulation.app import make_app
@@ -39,6 +41,8 @@ DRAIN_SECONDS = 60.0
 """Maximum time for streams to drain after all plans have ended."""
 DRAINED = ("results", "timers")
 """Streams that must be empty; requests without a worker stay in theirs."""
+SETTLED = re.compile(rf"[^.]+\.{WITHDRAWN}\.[^.]+\.act\.")
+"""Copies of withdrawn requests of tasks with recorded effects, which their workers have to settle."""
 
 
 @dataclass(frozen=True)
@@ -137,11 +141,12 @@ async def _drained(world: ObservedWorld) -> list[str]:
 
 def _left(world: ObservedWorld) -> list[str]:
     messages = [each.subject for source in DRAINED for each in world.streams[source].messages.values()]  # type: ignore[index]
-    goals = [each.subject for each in world.streams["requests"].messages.values() if ".goal." in each.subject]
+    requests = [each.subject for each in world.streams["requests"].messages.values()]
+    tasks = [each for each in requests if ".goal." in each or SETTLED.match(each)]
     waiting = [
         each.correlation_id for each in world.plans.all() if not PlanStatus(each.decode().summary.status).finished
     ]
-    return [*messages, *goals, *(f"plan {each}" for each in waiting)]
+    return [*messages, *tasks, *(f"plan {each}" for each in waiting)]
 
 
 def _settings(workload: Workload) -> Settings:

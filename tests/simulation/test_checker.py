@@ -7,7 +7,17 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from simulation.history import Called, ClientResult, Committed, Emitted, Entry, ResponseSeen, Submitted
+from simulation.history import (
+    ActFact,
+    Called,
+    ClientResult,
+    Committed,
+    Emitted,
+    Entry,
+    Recorded,
+    ResponseSeen,
+    Submitted,
+)
 
 from plancast_bus.events.codec import pack, unpack
 from plancast_bus.ports.effects import Publish, Respond
@@ -180,6 +190,26 @@ def _undelivered(history: History) -> None:
     history.undelivered.append("plancast.action-results.0.p0.work.completed")
 
 
+def _recorded(history: History, state: str) -> None:
+    history.entries.append(Entry(9.0, "work-0.1", ActFact("p1", "k", "never", "begins")))
+    history.entries.append(Entry(9.0, "work-0.1", ActFact("p1", "k", "never", "acts")))
+    history.records.append(Recorded("p1", "a", "k", state))
+    summary = replace(history.stored["p1"].summary, status="cancelled")
+    history.stored["p1"] = replace(history.stored["p1"], summary=summary)
+
+
+def _begun_for_ever(history: History) -> None:
+    _recorded(history, "begun")
+
+
+def _done_although_withdrawn(history: History) -> None:
+    _recorded(history, "withdrawn")
+
+
+def _done_unheard_of(history: History) -> None:
+    _recorded(history, "done")
+
+
 def _logged(history: History) -> None:
     history.errors.append("host-0.1: turn crashed")
 
@@ -208,6 +238,9 @@ PLANTED: list[tuple[Callable[[History], None], str]] = [
     (_wrong_status, "results are right"),
     (_lost_letter, "nothing is lost"),
     (_undelivered, "nothing is lost"),
+    (_begun_for_ever, "outcomes are known"),
+    (_done_although_withdrawn, "outcomes are known"),
+    (_done_unheard_of, "outcomes are known"),
     (_logged, "no defect"),
 ]
 
@@ -217,6 +250,12 @@ def test_a_planted_violation_is_found(plant: Callable[[History], None], promise:
     history = _copy()
     plant(history)
     assert promise in {each.promise for each in check_history(history, WORKLOAD)}
+
+
+def test_a_withdrawn_request_that_was_not_begun_breaks_no_promise() -> None:
+    history = _copy()
+    history.records.append(Recorded("p1", "a", "k", "withdrawn"))
+    assert check_history(history, WORKLOAD) == []
 
 
 def test_a_violation_names_the_plan_and_the_event() -> None:
