@@ -17,6 +17,7 @@ from plancast.plan.status import PlanStatus
 from plancast.settings import PlanSettings
 from plancast.state_machine.machine import Machine
 from plancast.turn.stall import Stall, StallKind, find_stall
+from plancast_actors.maintenance.human_backlog import HumanBacklog
 from plancast_actors.maintenance.machine_gc import MachineCollector
 from plancast_actors.maintenance.value_gc import ValueCollector
 from plancast_bus.clock import Clock, SystemClock
@@ -59,7 +60,7 @@ class Sweeper:
 
     A stalled plan is woken by an event whose id depends on the plan and its revision only, so repetitions are
     deduplicated. Plans with timers are checked again when these are overdue. One sweeper per deployment is enough;
-    several do no harm. It also runs the collectors of state machines and values.
+    several do no harm. It also runs the collectors of state machines and values, and counts what is before people.
     """
 
     def __init__(self, bus: Bus, settings: PlanSettings, *, clock: Clock | None = None) -> None:
@@ -74,7 +75,12 @@ class Sweeper:
         self._schedule: Schedule[str] = Schedule()
         """When they are to be checked."""
         self._machines: LRUCache[str, Machine] = LRUCache(MAX_MACHINES)
-        self._collectors = MachineCollector(bus, settings, self._began), ValueCollector(bus, self._began)
+        self.backlog = HumanBacklog(bus)
+        self._collectors = (
+            MachineCollector(bus, settings, self._began),
+            ValueCollector(bus, self._began),
+            self.backlog,
+        )
         self._task: asyncio.Task[None] | None = None
         self.stalled: OrderedDict[str, Stalled] = OrderedDict()
         """Stalled plans by correlation id."""
@@ -91,6 +97,10 @@ class Sweeper:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+
+    def now(self) -> float:
+        """Seconds since the epoch by its clock."""
+        return self._clock.time()
 
     def status(self) -> dict[str, Any]:
         """``stalled``: stalled plans; ``stalls_found``: stalls found since the start."""

@@ -69,6 +69,10 @@ def of_sweeper(sweeper: Sweeper) -> Iterator[Reading]:
     yield Reading(metrics.PLANS_STALLED, len(sweeper.stalled))
     for kind, count in sweeper.found.items():
         yield Reading(metrics.STALLS, count, (kind,))
+    for kind, backlog in sweeper.backlog.kinds.items():
+        yield Reading(metrics.PEOPLE_PLANS, backlog.plans, (kind,))
+        age = max(0.0, sweeper.now() - backlog.oldest) if backlog.plans else 0.0
+        yield Reading(metrics.PEOPLE_OLDEST, age, (kind,))
 
 
 def of_streams(streams: Mapping[str, Mapping[str, Any]], volume_bytes: int = -1) -> Iterator[Reading]:

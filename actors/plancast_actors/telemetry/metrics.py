@@ -122,6 +122,15 @@ VOLUME_LIMIT = _gauge("volume_limit_bytes", "Size of the streams' volume (bus.vo
 DEAD_LETTERS = _gauge("dead_letters", "Stored dead letters.")
 PLANS_STALLED = _gauge("plans_stalled", "Stalled plans, which make no progress and wait for nothing.")
 STALLS = _counter("stalls", "Stalls that were found, by cause.", "kind")
+PEOPLE_PLANS = _gauge(
+    "people_plans",
+    "Plans before people, by kind: waiting (for an approval or an input, as in lists), effects_unknown (with an effect "
+    "that a person has to decide about, also of ended plans).",
+    "kind",
+)
+PEOPLE_OLDEST = _gauge(
+    "people_oldest_seconds", "Time since the last turn of the plan that is longest before people, by kind.", "kind"
+)
 
 # Dedicated hosts, as their pool sees them.
 
