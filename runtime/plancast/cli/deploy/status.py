@@ -58,7 +58,7 @@ async def _status(settings: Settings, running: Running | None) -> dict[str, Any]
     from plancast_actors.scale import overridden, scale_of
 
     actors = await _actors(settings) if settings.ray.address else None
-    plans, release = await _stored(settings) if settings.nats.url else (None, None)
+    plans, undecided, release = await _stored(settings) if settings.nats.url else (None, None, None)
     return {
         "running": running is not None or actors is not None,
         "pid": running.pid if running is not None else None,
@@ -75,6 +75,7 @@ async def _status(settings: Settings, running: Running | None) -> dict[str, Any]
         "actors": actors,
         "hot": _hot(actors) if actors is not None else None,
         "plans": plans,
+        "effects_unknown": undecided,
     }
 
 
@@ -98,20 +99,22 @@ async def _actors(settings: Settings) -> dict[str, Any] | None:
         return await actors_report(settings)
 
 
-async def _stored(settings: Settings) -> tuple[dict[str, int], dict[str, Any] | None]:
-    """Number of plans by status, and the record of the last release."""
+async def _stored(settings: Settings) -> tuple[dict[str, int], int, dict[str, Any] | None]:
+    """Number of plans by status, number of those with effects to decide about, and the record of the last release."""
     from plancast.agents.registry import AgentRegistry
+    from plancast.plan.effects import EFFECTS_UNKNOWN
     from plancast.plan_store.listed_status import ListedStatuses
     from plancast_actors.release import RECORD
 
     async with open_bus(settings) as bus:
         if (await bus.health())["streams"][f"{settings.bus.prefix.upper()}_CHECKPOINTS"].get("missing"):
-            return {}, None
+            return {}, 0, None
         release = await bus.registry.get(RECORD, settings.ray.namespace)
         statuses = ListedStatuses(bus.checkpoints, AgentRegistry(bus.registry).human_events)
         stored = bus.checkpoints.committed_after(0)
-        newest = {each.correlation_id: each.summary.status async for each in statuses.read_all(stored)}
-    return dict(Counter(newest.values())), release
+        newest = {each.correlation_id: each.summary async for each in statuses.read_all(stored)}
+    undecided = sum(bool((each.attributes or {}).get(EFFECTS_UNKNOWN)) for each in newest.values())
+    return dict(Counter(each.status for each in newest.values())), undecided, release
 
 
 def stop(

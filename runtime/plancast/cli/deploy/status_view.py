@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from plancast.plan.status import ListedStatus
-from plancast.terminal.output import cell, duration, fields, out, status_text, table
+from plancast.terminal.output import cell, duration, fields, out, plural, status_text, table
 
 _NOT_COLUMNS = frozenset({"name", "alive", "error"})
 _MOSTLY_ZERO = frozenset({
@@ -47,6 +47,9 @@ def show_status(document: dict[str, Any], now: float, *, top: bool = False) -> N
         about.add_row("console", cell(document["console"]))
     if document["plans"] is not None:
         about.add_row("plans", _counts(document["plans"]))
+    if document.get("effects_unknown"):
+        undecided = plural(document["effects_unknown"], "plan")
+        about.add_row("effects", cell(f"to be decided about in {undecided}: `plancast effects list`", "yellow"))
     console.print(about)
     for kind in ("dispatchers", "hosts", "pools", "dedicated", "workers", "reasoners"):
         actors = (document["actors"] or {}).get(kind)

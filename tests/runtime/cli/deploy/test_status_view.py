@@ -26,6 +26,13 @@ def test_wanted_and_actual_numbers_are_shown_while_they_differ(capsys: pytest.Ca
     assert "plancast scale" not in capsys.readouterr().out
 
 
+def test_effects_that_a_person_has_to_decide_about_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    show_status(DOCUMENT | {"effects_unknown": 2}, 0.0)
+    assert "to be decided about in 2 plans: `plancast effects list`" in " ".join(capsys.readouterr().out.split())
+    show_status(DOCUMENT | {"effects_unknown": 0}, 0.0)
+    assert "effects" not in capsys.readouterr().out
+
+
 def test_the_busiest_are_shown_on_request_with_their_share(capsys: pytest.CaptureFixture[str]) -> None:
     show_status(DOCUMENT, 0.0)
     assert "order-7" not in capsys.readouterr().out

@@ -86,6 +86,18 @@ async def test_effects_are_listed_by_outcome_and_plan(desk: Desk, invoke: Invoke
         assert all(each in shown.out for each in (task, "transfer.requested", invoice, "unknown", "not known"))
 
 
+async def test_the_status_counts_plans_with_an_unknown_effect_until_it_is_resolved(desk: Desk, invoke: Invoke) -> None:
+    async def counted() -> int:
+        return int((await invoke("status", "--json")).json["effects_unknown"])
+
+    before = await counted()
+    plan, task, _ = await unknown(desk)
+    assert await counted() == before + 1
+    assert (await invoke("effects", "resolve", task, "--give-up")).code == 0
+    await until(plan, "failed")
+    assert await counted() == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "said", "state"),
     [
