@@ -75,7 +75,7 @@ class Sweeper:
         self._schedule: Schedule[str] = Schedule()
         """When they are to be checked."""
         self._machines: LRUCache[str, Machine] = LRUCache(MAX_MACHINES)
-        self.backlog = HumanBacklog(bus)
+        self.backlog: HumanBacklog = HumanBacklog(bus)
         self._collectors = (
             MachineCollector(bus, settings, self._began),
             ValueCollector(bus, self._began),
