@@ -43,7 +43,9 @@ GIVEN = Respond("action-results", "c1", "done.p0", FINAL, "c1:2-0", KIND)
 def turn(revision: int, status: str, cause: str, *effects: Effect) -> tuple[Stored, Checkpoint]:
     summary = PlanSummary("c1", status, SPEC.goal, "", revision)
     entry = pack({"revision": revision, "event": {"id": cause}})
-    made = Checkpoint("c1", revision, "e", b"", summary, effects, timeline=(entry,), version=revision)
+    made = Checkpoint(
+        "c1", revision, "e", pack({"status": status}), summary, effects, timeline=(entry,), version=revision
+    )
     return Stored(float(revision), revision, "plancast-store.checkpoints.c1", made.encode(), {}), made
 
 

@@ -15,8 +15,8 @@ from tests.cluster.expedition import Expedition
 from tests.cluster.ray_nodes import RayNodes
 
 from plancast import Settings
-from plancast_actors.deployment import host_autoscaler
 from plancast_actors.deployment.deployment import Deployment
+from plancast_actors.deployment.scaling import host_autoscaler
 from plancast_actors.deployment.scaling.host_autoscaler import HostAutoscaler
 from plancast_actors.deployment.scaling.host_demand import HostDemand
 from plancast_actors.deployment.scaling.scaler import Scaler, ScaleRefused
