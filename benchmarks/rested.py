@@ -48,7 +48,7 @@ class Load:
     wake: int = 2_000
     """Plans that wake."""
     at_once: int = 16
-    """Of them at a time."""
+    """Most of them at a time."""
     turns: int = 4
     end: bool = False
     """The last turn of a plan that wakes ends it."""

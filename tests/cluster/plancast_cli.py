@@ -79,7 +79,7 @@ if ray.is_initialized() and bool(ray.get_runtime_context().get_actor_name()) is 
 
 @dataclass(frozen=True)
 class Done:
-    """What a command did."""
+    """Result of a command."""
 
     code: int
     out: str

@@ -374,7 +374,7 @@ class EffectAttempt(EffectDelivery):
         return self._answer(record)
 
     def _news(self, record: EffectRecord) -> Response | None:
-        """What the plan has to know of an effect of another task that this one waits for; None: it was told before."""
+        """The answer that tells the plan which other task's effect this one waits for; None if it was sent before."""
         answer = self._answer(record)
         return answer if answer is not None and self._of.is_news(answer.to_wire()["id"]) else None
 

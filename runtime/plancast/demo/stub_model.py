@@ -41,7 +41,7 @@ class Situation:
     groups: Mapping[str, Any] = field(default_factory=dict)
     """Started task groups by id."""
     published: Mapping[str, int] = field(default_factory=dict)
-    """How often the plan has published each type of event."""
+    """Number of events of each type that the plan has published."""
 
     @classmethod
     def read(cls, request: ModelRequest) -> Situation:

@@ -299,7 +299,7 @@ class TripDrive(PlanDrive[TripCase, TripRun]):
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """What was done for the trips of one side."""
+    """Counts of what was done for the trips of one side."""
 
     booked: int
     """Trips booked, each act once."""
@@ -358,7 +358,7 @@ class TravelSession:
         return not any(run.faults() for run in self.runs)
 
     def figures(self, protected: bool) -> Figures:
-        """What was done for one side's trips."""
+        """Count what was done for one side's trips."""
         runs = [run for run in self.runs if run.case.protected == protected]
         refused = [run for run in runs if run.case.refused]
         twice = {each: sum(len(run.acts.get(each, [])) > 1 for run in runs) for each in SERVICES}

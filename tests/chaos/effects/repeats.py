@@ -22,7 +22,7 @@ _KINDS: Final[tuple[Kind, ...]] = ("ledger key", "look-up", "never")
 
 @dataclass
 class Repeats:
-    """How repeats have ended."""
+    """Ends of the repeats."""
 
     legitimate: int = 0
     held_up: int = 0

@@ -83,7 +83,7 @@ app = App("bad", planners=[planner])
 
 @dataclass
 class Result:
-    """What a command did."""
+    """Result of a command."""
 
     code: int
     out: str

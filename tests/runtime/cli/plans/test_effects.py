@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 class Result(NamedTuple):
-    """What a command did."""
+    """Result of a command."""
 
     code: int
     out: str
