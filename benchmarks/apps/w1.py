@@ -25,16 +25,17 @@ TURNS = len(STEPS) + 1
 """Turns of a plan, each with a checkpoint."""
 
 
-def _step(name: str, following: str) -> StateConfig:
-    return StateConfig(
-        state_name=name,
-        action=StateAction(event_type=REQUEST, response_event=ANSWER, data={"n": "{{goal_data.n}}", "step": name}),
-        transitions=[StateTransition(on_event=ANSWER, to_state=following)],
-    )
+def machine(request: str = REQUEST, answer: str = ANSWER) -> dict[str, StateConfig]:
+    """The three steps, each a request."""
 
+    def step(name: str, following: str) -> StateConfig:
+        return StateConfig(
+            state_name=name,
+            action=StateAction(event_type=request, response_event=answer, data={"n": "{{goal_data.n}}", "step": name}),
+            transitions=[StateTransition(on_event=answer, to_state=following)],
+        )
 
-def _machine() -> dict[str, StateConfig]:
-    steps = {name: _step(name, following) for name, following in zip(STEPS, (*STEPS[1:], "done"), strict=True)}
+    steps = {name: step(name, following) for name, following in zip(STEPS, (*STEPS[1:], "done"), strict=True)}
     return {
         "start": StateConfig(state_name="start", default_next=STEPS[0]),
         **steps,
@@ -50,7 +51,7 @@ def _parking() -> dict[str, StateConfig]:
 
 
 planner = Planner("w1")
-planner.add_goal(GOAL, _machine())
+planner.add_goal(GOAL, machine())
 planner.add_goal(PARK, _parking())
 
 worker = Worker("echo", concurrency=1000)
