@@ -256,7 +256,7 @@ async def test_a_worker_may_note_what_becomes_of_its_tasks(server: RoleServer) -
 
 
 async def test_a_worker_records_and_undoes_the_effects_of_its_tasks_alone(server: RoleServer) -> None:
-    own, large = EffectRecord(state=EffectState.BEGUN, task="t", key="k"), {"data": "x" * 2 * PART_BYTES}
+    own, large = EffectRecord(state=EffectState.BEGUN, task="t", key="k"), b"x" * 2 * PART_BYTES
     async with (
         bus_of(server, "runtime") as runtime,
         bus_of(server, "worker") as bus,

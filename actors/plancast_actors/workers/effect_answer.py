@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from plancast.effects.effect import idempotency_key
 from plancast.effects.record import EffectRecord, EffectState
 from plancast.effects.wire import EffectNote
 from plancast.state_machine.machine import failed_event, unknown_event
-from plancast.worker import TaskContext, TaskDefinition
+from plancast.worker import TaskDefinition
 from plancast_actors.workers.responses import Response, make_response, response_event_of
 from plancast_bus.events.envelope import EventEnvelope
 
@@ -28,14 +29,13 @@ def answer_of(
         suffix: End of the answer's id.
     """
     expected = response_event_of(request, definition)
-    own = record.request.get("id") == request.id
+    own = record.request_id == request.id
     event_type, data = record.answer or ("", {})
     waits_for, owner, reason = "", "", record.reason
     if record.state is EffectState.UNKNOWN:
         event_type = unknown_event(expected) if expected else ""
-        if record.task != TaskContext(request).idempotency_key:
-            waits_for = str(record.request.get("id"))
-            owner = "" if is_of_plan(record, request) else _plan_of(record)
+        if record.task != idempotency_key(request):
+            waits_for, owner = record.request_id, "" if is_of_plan(record, request) else _plan_of(record.envelope)
             reason = f"waits for {waits_for}{owner and f' of plan {owner}'}, whose outcome is not known: {reason}"
         data = {"success": False, "outcome": "unknown", "key": record.key, "reason": reason}
         suffix = (
@@ -50,7 +50,7 @@ def answer_of(
         return None
     outcome = _OUTCOMES.get(record.state, record.state.value)
     # An effect of another plan is undone by that one.
-    undo = definition.has_undo and is_of_plan(record, request)
+    undo = definition.has_undo and (own or is_of_plan(record, request))
     note = EffectNote(address, record.key, outcome, undo, definition.event_type, waits_for, owner, record.attempt)
     return make_response(request, definition, event_type, data, note.metadata(), suffix)
 
@@ -63,12 +63,12 @@ def failure_of(request: EventEnvelope, definition: TaskDefinition, error: str) -
 
 def is_of_plan(record: EffectRecord, request: EventEnvelope) -> bool:
     """True if an effect belongs to the plan of a request, and to its tenant."""
-    same_tenant = (record.request.get("tenant_id") or "") == (request.tenant_id or "")
-    return same_tenant and _plan_of(record) == (request.plan_id or request.correlation_id)
+    own = record.envelope
+    return (own.tenant_id or "") == (request.tenant_id or "") and _plan_of(own) == _plan_of(request)
 
 
-def _plan_of(record: EffectRecord) -> str:
-    return str(record.request.get("plan_id") or record.request.get("correlation_id"))
+def _plan_of(request: EventEnvelope) -> str:
+    return request.plan_id or request.correlation_id
 
 
 def _own_event(record: EffectRecord, event_type: str, expected: str | None, definition: TaskDefinition) -> str:

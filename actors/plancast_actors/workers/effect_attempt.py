@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from plancast.app_code import contained
-from plancast.effects.effect import Effect, Outcome, address_of
+from plancast.effects.effect import Effect, Outcome, address_of, idempotency_key
 from plancast.effects.ledger import EffectLedger
 from plancast.effects.record import EffectRecord, EffectState
 from plancast.effects.wire import RESOLUTION, EffectNote, attempt_in
@@ -37,6 +36,7 @@ from plancast_actors.workers.responses import Response, make_response, response_
 from plancast_actors.workers.withdrawals import IN_FLIGHT, TaskWithdrawn
 from plancast_bus.clock import Clock
 from plancast_bus.errors import InvalidEnvelope, PayloadTooLarge
+from plancast_bus.events.codec import pack
 from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.ports.registry import Registry
 
@@ -159,17 +159,17 @@ class EffectAttempt(EffectDelivery):
             if not self._is_lost(record):
                 raise HeldBack(self._deliveries)
             if own:
-                return await self._reconcile(replace(record, request=self._request.to_wire()), version)
+                return await self._reconcile(record.asked_by(self._request), version)
             return await self._settle_for_owner(record, version)
         if not own and record.state is EffectState.UNKNOWN:
             raise HeldBack(self._deliveries, self._news(record), LONGEST_WAIT)
         if not own and record.state is EffectState.UNDOING:
             raise HeldBack(self._deliveries)
-        if own and record.state is EffectState.FAILED and record.request.get("id") != self._request.id:
+        if own and record.state is EffectState.FAILED and record.request_id != self._request.id:
             return await self._begin(record, version)
-        if own and record.state is EffectState.UNKNOWN and record.request.get("id") != self._request.id:
+        if own and record.state is EffectState.UNKNOWN and record.request_id != self._request.id:
             # The plan has asked again: what becomes known later is the answer to its last request.
-            record = self._moved(record, EffectState.UNKNOWN, request=self._request.to_wire())
+            record = self._moved(record.asked_by(self._request), EffectState.UNKNOWN)
             await self._write(record, version)
         return self._answer(record)
 
@@ -180,7 +180,7 @@ class EffectAttempt(EffectDelivery):
 
     @property
     def _task(self) -> str:
-        return TaskContext(self._request).idempotency_key
+        return idempotency_key(self._request)
 
     # Begin, act, end.
 
@@ -190,7 +190,8 @@ class EffectAttempt(EffectDelivery):
             task=self._task,
             key=self._key,
             attempt=before.attempt + 1 if before is not None else 1,
-            request=self._request.to_wire(),
+            request_id=self._request.id,
+            request=pack(self._request.to_wire()),
             begun_by=self._delivered.id,
             writer=self._writer,
             at=self._clock.time(),
@@ -205,7 +206,8 @@ class EffectAttempt(EffectDelivery):
         begun, version = await self._write_fresh(begun, version)
         try:
             event_type, data = await self._act(partial(self._executor.answer, self._request, self._deliveries))
-            data = sendable(data)
+            if event_type is None:  # what is sent is checked by the executor
+                data = sendable(data)
         except UnsendableResult as error:
             return await self._done_without_result(begun, version, error)
         except TerminalError as error:
@@ -303,7 +305,7 @@ class EffectAttempt(EffectDelivery):
                 data = self._delivered.data
                 result = data.get("result") if isinstance(data, Mapping) else None
                 return await self._done_as_found(record, version, Outcome.done(result))
-            case "not_done" if record.request.get("id") in record.withdrawn:
+            case "not_done" if record.request_id in record.withdrawn:
                 return await self._fail(record, version, TerminalError("it was not done, and its request is withdrawn"))
             case "not_done":
                 return await self._begin(record, version)
@@ -388,7 +390,7 @@ class Settlement(EffectAttempt):
     """One delivery of the copy of a withdrawn request: nothing is begun any more, and what was begun gets an end."""
 
     async def _step(self, record: EffectRecord | None, version: int) -> Response | None:
-        of_request = record is not None and record.request.get("id") == self._request.id
+        of_request = record is not None and record.request_id == self._request.id
         own = record is not None and record.task == self._task
         if record is None or record.state is EffectState.WITHDRAWN:
             await self._forbid(record, EffectState.WITHDRAWN, version)
@@ -412,13 +414,13 @@ class Settlement(EffectAttempt):
     async def _forbid(self, before: EffectRecord | None, state: EffectState, version: int) -> None:
         """Write that the request is not to begin, also if another process has fetched it."""
         if before is None:
-            before = EffectRecord(state=state, task=self._task, key=self._key, request=self._request.to_wire())
+            before = EffectRecord(state, self._task, self._key).asked_by(self._request)
         if self._request.id not in before.withdrawn:
             await self._write(self._moved(before, state, withdrawn=self._withdrawn(before)), version)
 
     async def _settle(self, begun: EffectRecord, version: int) -> Response | None:
         """Find out what became of an attempt whose process is gone; it is not repeated, even where it could be."""
-        begun = replace(begun, withdrawn=self._withdrawn(begun))
+        begun = begun._replace(withdrawn=self._withdrawn(begun))
         error = TerminalError("the process of its attempt was lost, and its request is withdrawn")
         if self._abandoned is not None:
             return await self._leave_unknown(begun, version, error_text(self._abandoned))

@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from itertools import count
 from typing import Any, Final, NoReturn, TypeVar
 from uuid import uuid4
 
@@ -72,8 +73,13 @@ class EffectRequests:
         self.clock = clock
         self.acting: set[EffectDelivery] = set()
         """Deliveries whose handler runs."""
+        self._process, self._numbers = uuid4().hex, count(1)
         self._told: dict[str, None] = {}
         """Newest ids for which :meth:`is_news` was true."""
+
+    def new_writer(self) -> str:
+        """A new id by which a delivery knows its own writes."""
+        return f"{self._process}-{next(self._numbers)}"
 
     def is_news(self, answer_id: str) -> bool:
         """True if this process has not sent an answer, which each delivery of a waiting task would repeat."""
@@ -105,7 +111,7 @@ class EffectDelivery(ABC):
         self._address = address
         self._deliveries = deliveries
         self._clock = of.clock
-        self._writer = uuid4().hex
+        self._writer = of.new_writer()
         self._acting: tuple[EffectRecord, int] | None = None
 
     async def run(self, *, is_new: bool = False) -> Response | None:

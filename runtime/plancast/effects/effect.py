@@ -165,7 +165,8 @@ def address_of(effect: Effect, request: EventEnvelope, key: str, fields: Sequenc
     return _digest(request.tenant_id or "", scope_of(effect, request), key, *fields)
 
 
-def _digest(*parts: Any) -> str:
+@lru_cache(maxsize=64)  # a worker makes the key of a task several times
+def _digest(*parts: str) -> str:
     return sha256(pack(parts)).hexdigest()[:40]
 
 

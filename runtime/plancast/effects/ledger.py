@@ -73,7 +73,9 @@ class EffectLedger:
             AccessDenied: this user may not write it.
         """
         ttl = self._kept_seconds if record.state in _SETTLED else None
-        content = await self._parted(record.encode(), ttl or UNSETTLED_SECONDS)
+        encoded = record.encode()
+        is_whole = len(encoded) <= PART_BYTES
+        content = _WHOLE + encoded if is_whole else await self._parted(encoded, ttl or UNSETTLED_SECONDS)
         try:
             return await _patiently(partial(self._registry.replace, self._kind, address, content, version, ttl))
         except CommitConflict:
@@ -83,8 +85,6 @@ class EffectLedger:
             raise
 
     async def _parted(self, content: bytes, ttl: float) -> bytes:
-        if len(content) <= PART_BYTES:
-            return _WHOLE + content
         names = []
         for at in range(0, len(content), PART_BYTES):
             part = content[at : at + PART_BYTES]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from plancast_bus.errors import InvalidEnvelope
 from plancast_bus.events.codec import pack, unpack
@@ -28,8 +27,7 @@ class EffectState(StrEnum):
     """Nothing was begun of the last request for it, which was withdrawn; another one may begin."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EffectRecord:
+class EffectRecord(NamedTuple):
     """One effect, as the ledger holds it."""
 
     state: EffectState
@@ -38,8 +36,9 @@ class EffectRecord:
     key: str
     attempt: int = 1
     """Attempts begun, from 1."""
-    request: dict[str, Any] = field(default_factory=dict)
-    """The owner's request in wire form, with its data: what a look-up, an undo and a later answer need."""
+    request_id: str = ""
+    request: bytes = b""
+    """The owner's request in wire form, packed, with its data: what a look-up, an undo and a later answer need."""
     begun_by: str = ""
     """Id of the request whose delivery has begun the last attempt: the owner's, or that of a person's decision."""
     answer: tuple[str, Any] | None = None
@@ -60,15 +59,19 @@ class EffectRecord:
     @property
     def envelope(self) -> EventEnvelope:
         """The owner's request."""
-        return EventEnvelope.model_validate(self.request)
+        return EventEnvelope.model_validate(unpack(self.request))
+
+    def asked_by(self, request: EventEnvelope) -> Self:
+        """A copy that holds this request as the owner's."""
+        return self._replace(request_id=request.id, request=pack(request.to_wire()))
 
     def moved(self, state: EffectState, **changes: Any) -> Self:
         """A copy in another state."""
-        return replace(self, state=state, **changes)
+        return self._replace(state=state, **changes)
 
     def encode(self) -> bytes:
         """Encode the record in msgpack."""
-        return pack({name: value for name, value in self.__dict__.items() if value not in ("", None, ())})
+        return pack({name: value for name, value in zip(self._fields, self, strict=True) if value})
 
     @classmethod
     def decode(cls, stored: bytes) -> Self:
@@ -77,9 +80,8 @@ class EffectRecord:
         Raises:
             InvalidEnvelope: it is damaged.
         """
-        known = {each.name for each in fields(cls)}
         try:
-            values = {name: value for name, value in unpack(stored).items() if name in known}
+            values = {name: value for name, value in unpack(stored).items() if name in cls._fields}
             answer = values.pop("answer", None)
             state = EffectState(values.pop("state"))
             for name in ("withdrawn", "failed_undos"):

@@ -35,22 +35,20 @@ class EffectNote(NamedTuple):
 
     def metadata(self) -> dict[str, Any]:
         """The note, as metadata of an answer."""
-        return {NOTE: self._asdict()}
+        return {NOTE: {name: value for name, value in zip(self._fields, self, strict=True) if value != ""}}
 
 
 def read_note(metadata: Mapping[str, Any] | None) -> EffectNote | None:
     """Read the note of an answer; None when it has none, or one that is no note."""
-    fields = (metadata or {}).get(NOTE)
-    if not isinstance(fields, Mapping):
+    fields = metadata.get(NOTE) if metadata else None
+    if not isinstance(fields, dict):
         return None
-    texts = [fields.get(name) for name in ("address", "key", "outcome")]
-    if not all(map(_is_text, texts)):
+    address, key, outcome = _text(fields, "address"), _text(fields, "key"), _text(fields, "outcome")
+    if not (address and key and outcome):
         return None
-    address, key, outcome = map(str, texts)
-    others = (fields.get(name) for name in ("event_type", "waits_for", "owner"))
-    event_type, waits_for, owner = (str(each) if _is_text(each) else "" for each in others)
-    attempt = attempt_in(fields)
-    return EffectNote(address, key, outcome, fields.get("undo") is True, event_type, waits_for, owner, attempt)
+    event_type, waits_for, owner = _text(fields, "event_type"), _text(fields, "waits_for"), _text(fields, "owner")
+    undo, attempt = fields.get("undo") is True, attempt_in(fields)
+    return EffectNote(address, key, outcome, undo, event_type, waits_for, owner, attempt)
 
 
 def attempt_in(fields: Mapping[str, Any]) -> int:
@@ -59,5 +57,7 @@ def attempt_in(fields: Mapping[str, Any]) -> int:
     return attempt if type(attempt) is int and attempt > 0 else 0
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= _LONGEST
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    """A text of limited length; empty when there is none."""
+    value = fields.get(name)
+    return value if isinstance(value, str) and len(value) <= _LONGEST else ""

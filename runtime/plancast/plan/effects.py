@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from plancast.effects.effect import idempotency_key
@@ -75,29 +76,30 @@ class EffectEntry:
     attempt: int = 0
     """Number of the attempt whose end was told last; 0 where it was not said."""
 
-    _state: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
-    """The result of :meth:`to_state` until a field is changed: the same object is not folded again in each turn."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
-        if name != "_state":
-            object.__setattr__(self, "_state", None)
+    _stored: tuple[tuple[Any, ...], dict[str, Any]] = field(default=((), {}), init=False, repr=False, compare=False)
+    """All fields as :meth:`to_state` has found them, and its result: the same object is not folded again."""
 
     def to_state(self) -> dict[str, Any]:
         """The entry as plain values, without fields that hold their default."""
-        if self._state is None:
-            values = ((each.name, getattr(self, each.name), each.default) for each in fields(self) if each.init)
-            self._state = {name: value for name, value, default in values if value is not default and value != default}
-        return self._state
+        values = _VALUES(self)
+        if values != self._stored[0]:
+            given = zip(_DEFAULTS.items(), values, strict=True)
+            state = {name: value for (name, default), value in given if value is not default and value != default}
+            self._stored = values, state
+        return self._stored[1]
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Self:
         """The entry from its stored form; fields of later versions are ignored."""
-        return cls(**{each.name: stored[each.name] for each in fields(cls) if each.init and each.name in stored})
+        return cls(**{name: value for name, value in stored.items() if name in _DEFAULTS})
 
     def may_become(self, outcome: str) -> bool:
         """True if an answer with this outcome may replace the entry's."""
         return outcome in _NEXT.get(self.outcome, ())
+
+
+_DEFAULTS: Final = {each.name: each.default for each in fields(EffectEntry) if each.init}
+_VALUES: Final = attrgetter(*_DEFAULTS)
 
 
 def is_unknown(plan: PlanRecord, request_id: str | None) -> bool:

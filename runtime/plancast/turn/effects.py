@@ -49,11 +49,11 @@ def record_effect(turn: TurnRecord, plan: PlanContext) -> bool:
     note, request_id = read_note(event.metadata), answered_request(event)
     if request_id is None or event.topic != RESULTS or turn.is_timer or turn.foreign(event):
         return False
-    if not is_request_of(plan.plan_id, request_id):
+    request = plan.requests.get(request_id)
+    if request is None and not is_request_of(plan.plan_id, request_id):
         return False
     if note is None or note.outcome not in OUTCOMES:
         return _is_decision_refused(turn, plan, request_id)
-    request = plan.requests.get(request_id)
     if request is not None and request.child:
         return False
     event_type = request.event_type if request is not None else _task_of(turn, note, event.type)

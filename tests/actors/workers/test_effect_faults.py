@@ -720,7 +720,7 @@ async def test_a_decision_about_an_effect_of_others_is_refused(bench: Bench, fie
     record = (await bench.ledger.read(note.address)).record
     assert record is not None
     assert record.state == "unknown"
-    assert record.request["id"] == request.id
+    assert record.request_id == request.id
 
 
 async def test_an_outcome_that_is_unknown_again_is_answered_again(bench: Bench) -> None:

@@ -101,7 +101,7 @@ async def test_a_record_is_written_by_compare_and_set_and_read_back_in_full() ->
     bus = MemoryBus()
     ledger = EffectLedger(bus.registry, "card.charge", 60.0)
     assert (await ledger.read("a")).record is None
-    record = _record(request={"data": "x" * 3 * PART_BYTES}, answer=("card.charge.completed", {"id": 1}))
+    record = _record(request=b"x" * 3 * PART_BYTES, answer=("card.charge.completed", {"id": 1}))
     version = await ledger.write("a", record, 0)
     assert await ledger.read("a") == (record, version)
     with pytest.raises(CommitConflict):
