@@ -137,6 +137,8 @@ class PlanRecord(_Open):
     def __post_init__(self) -> None:
         self._pauses = 0
         """Pauses by code of the app since the object was made."""
+        self._stored_effects: dict[str, Any] = {}
+        """The effects as plain values, as they were stored last."""
         if type(self.status) is not PlanStatus:
             self.read_status()
         self.correlation_id = self.correlation_id or self.plan_id

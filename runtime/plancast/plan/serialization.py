@@ -61,7 +61,7 @@ def to_state(plan: PlanRecord) -> dict[str, Any]:
         if repeated := {key: request.first for key, request in plan.requests.items() if request.first}:
             state[_FIRST] = repeated
     if plan.effects:
-        state["effects"] = {key: effect.to_state() for key, effect in plan.effects.items()}
+        state["effects"] = _effects(plan)
     if plan.tasks is not None:
         state["tasks"] = plan.tasks.to_state()
     return state
@@ -96,6 +96,15 @@ def fields_of(data: Mapping[str, Any]) -> dict[str, Any]:
         fields["tasks"] = TaskRegistry.from_state(data["tasks"])
     fields["state_machine"] = data.get("state_machine") or {}
     return fields
+
+
+def _effects(plan: PlanRecord) -> dict[str, Any]:
+    """The effects as plain values, always in the same object: only entries that have changed are folded again."""
+    states, stored = {key: effect.to_state() for key, effect in plan.effects.items()}, plan._stored_effects
+    if [*stored] != [*states][: len(stored)]:
+        stored.clear()
+    stored.update(states)
+    return stored
 
 
 def _is_unusual(plan: PlanRecord) -> bool:

@@ -436,3 +436,24 @@ def test_effects_are_stored_where_there_are_any_and_read_back_with_fields_of_lat
     }  # fmt: skip
     stored["effects"]["p1:1-0"]["later"] = 1
     assert PlanContext.from_dict(stored).effects == plan.effects
+
+
+def test_effects_that_have_not_changed_are_the_objects_that_were_stored_last_in_the_plan_s_order() -> None:
+    plan = a_plan(doubles())
+    for number in range(4):
+        plan.effects[f"p1:{number}-0"] = EffectEntry("card.charge", f"i-{number}", "a", "done")
+    first = to_state(plan)["effects"]
+    before = dict(first)
+
+    plan.effects["p1:1-0"].outcome = "undone"
+    again = plan.effects.pop("p1:2-0")
+    del plan.effects["p1:3-0"]
+    plan.effects["p1:2-0"] = again
+    plan.effects["p1:4-0"] = EffectEntry("card.charge", "i-4", "a", "unknown")
+    second = to_state(plan)["effects"]
+
+    assert second is first
+    assert {key: EffectEntry.read(value) for key, value in second.items()} == plan.effects
+    assert [*second] == [*plan.effects]
+    assert [key for key, value in second.items() if value is before.get(key)] == ["p1:0-0", "p1:2-0"]
+    assert PlanContext.from_dict(to_state(plan)).effects == plan.effects
