@@ -241,6 +241,7 @@ class Sweeper:
 
     async def _publish_report(self, now: float) -> None:
         names = [each.plan_id for _, each in zip(range(NAMED), self.stalled.values(), strict=False)]
-        report = {"stalled": len(self.stalled), "names": names, "found": self.found.total(), "time": now}
+        people = {kind: each._asdict() for kind, each in self.backlog.kinds.items()}
+        found = {"stalled": len(self.stalled), "names": names, "found": self.found.total(), "time": now}
         lifetime = max(600.0, 10 * self._settings.sweep_seconds)
-        await self._bus.registry.put(REPORT_KIND, REPORT_KEY, report, ttl=lifetime)
+        await self._bus.registry.put(REPORT_KIND, REPORT_KEY, found | {"people": people}, ttl=lifetime)

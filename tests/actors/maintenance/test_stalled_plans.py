@@ -265,6 +265,8 @@ async def test_a_plan_of_handlers_is_reported_once_and_left_to_them() -> None:
         report = await bench.env.bus.registry.get("sweep", "plans")
         assert report is not None
         assert (report["stalled"], report["names"]) == (1, [handle.plan_id])
+        nobody = {"plans": 0, "oldest": 0.0}
+        assert report["people"] == {"waiting": nobody, "effects_unknown": nobody}
         await handle.cancel()
         await eventually(lambda: has_status(handle, "cancelled"))
         await bench.pass_time(2 * SWEEP)

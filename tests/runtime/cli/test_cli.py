@@ -1073,7 +1073,16 @@ class TestDoctor:
             },
             apps=(),
             dead_letters=2,
-            stalled={"stalled": 7, "names": ["a", "b", "c", "d", "e"], "found": 9, "time": 0.0},
+            stalled={
+                "stalled": 7,
+                "names": ["a", "b", "c", "d", "e"],
+                "found": 9,
+                "time": 8000.0,
+                "people": {
+                    "waiting": {"plans": 1, "oldest": 7990.0},
+                    "effects_unknown": {"plans": 2, "oldest": 800.0},
+                },
+            },
             clock_skew=Skew(-90.0, 0.001),
         )
         found = {(each.check, each.level): each.detail for each in doctor.examine(evidence)}
@@ -1085,6 +1094,9 @@ class TestDoctor:
         assert found["stuck plans", "warning"] == "7 plans stalled: a, b, c, d, e and 2 more"
         assert "memory" in found["streams", "warning"]
         assert found["apps", "warning"]
+        assert found["people", "ok"] == "1 plan waiting for people, the longest for 10 s"
+        undecided = "2 plans with effects that a person has to decide about, the longest for 2 h 00 min"
+        assert found["people", "warning"] == undecided
 
     def test_what_is_near_its_limits_is_told(self) -> None:
         consumer = {"durable": True, "pending": 3, "redelivered": 500, "waiting_pulls": 0, "idle_seconds": 900.0}

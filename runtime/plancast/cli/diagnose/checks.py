@@ -392,6 +392,25 @@ def _stuck_plans(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+def _people(evidence: Evidence) -> Iterator[Finding]:
+    report = evidence.stalled or {}
+    now = report.get("time", 0.0)
+    words = {"waiting": "waiting for people", "effects_unknown": "with effects that a person has to decide about"}
+    told = {
+        kind: f"{plural(each['plans'], 'plan')} {words[kind]}, the longest for {duration(now - each['oldest'])}"
+        for kind, each in (report.get("people") or {}).items()
+        if each["plans"] and kind in words
+    }
+    if "waiting" in told:
+        yield _ok(told["waiting"])
+    if "effects_unknown" in told:
+        yield _warning(
+            told["effects_unknown"],
+            "`plancast effects list` shows them; `plancast effects resolve` says whether one was done.",
+            "It is not known whether something was done outside. Most of these plans stand still until it is.",
+        )
+
+
 _CHECKS: dict[str, Callable[[Evidence], Iterator[Finding]]] = {
     "server": _server,
     "jetstream": _jetstream,
@@ -407,4 +426,5 @@ _CHECKS: dict[str, Callable[[Evidence], Iterator[Finding]]] = {
     "dead letters": _dead_letters,
     "values": _values,
     "stuck plans": _stuck_plans,
+    "people": _people,
 }

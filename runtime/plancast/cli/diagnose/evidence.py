@@ -69,7 +69,8 @@ class Evidence:
     apps: tuple[str, ...]
     dead_letters: int
     stalled: dict[str, Any] | None
-    """The newest report on stalled plans (``stalled``, ``names``); None when there is none."""
+    """The newest report on stalled plans (``stalled``, ``names``), and on those that are before people (``people``);
+    None when there is none."""
     clock_skew: Skew | None
     """None when it could not be measured."""
     refusal: str = ""
