@@ -320,16 +320,27 @@ def _ending(plan: _Plan) -> Iterator[Violation]:
 
 
 def _ends(plan: _Plan) -> Iterator[str]:
-    """The statuses in which a plan has ended: a rollback ends it again, perhaps in the turn of its begin."""
+    """The statuses in which a plan has ended: a rollback ends it again, perhaps in the turn of its begin.
+
+    What it names as left no more since it was answered after all is no end.
+    """
     before: dict[str, Any] = {}
     for commit in plan.commits:
         status = PlanStatus(commit.checkpoint.summary.status)
         state = unpack(commit.checkpoint.state)
         said = {name: state.get(name) for name in ("status", "error", "result")}
         event = unpack(commit.checkpoint.timeline[-1])["event"] if commit.checkpoint.timeline else {}
-        if status.finished and (said != before or event.get("type") == ROLLBACK):
+        if status.finished and ((said != before and not _is_less_left(before, said)) or event.get("type") == ROLLBACK):
             yield status
         before = said
+
+
+def _is_less_left(before: dict[str, Any], said: dict[str, Any]) -> bool:
+    """True if an ended rollback has only dropped entries from what it names as left."""
+    was, now = before.get("result") or {}, said["result"] or {}
+    if LEFT not in was or LEFT not in now or was["undone"] != now["undone"]:
+        return False
+    return len(now[LEFT]) < len(was[LEFT]) and all(each in was[LEFT] for each in now[LEFT])
 
 
 def _results(plan: _Plan, workload: Workload) -> Iterator[Violation]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from plancast.effects.wire import read_note
 from plancast.plan.effects import DONE, UNDONE, UNKNOWN
 from plancast.plan.status import PlanStatus
-from plancast.plan.undo_list import ENDED, LEFT
+from plancast.plan.undo_list import ENDED, LEFT, UNANSWERED
 from plancast.plan.undo_order import Step, may_depend, sent_revision
 from plancast_bus.events.codec import unpack
 from simulation.acts import KEYED
@@ -59,6 +59,11 @@ class _Act:
         return {fact.task for _, fact in self.facts if fact.what == "acts"}
 
     @property
+    def begun(self) -> set[str]:
+        """Ids of the requests of which an attempt was begun."""
+        return {fact.task for _, fact in self.facts if fact.what == "begins"}
+
+    @property
     def undone_first(self) -> int | None:
         """Where its undo was begun first."""
         return next((place for place, fact in self.facts if fact.what == "undo begins"), None)
@@ -88,9 +93,10 @@ class _Life:
 def check_rollbacks(history: History) -> Iterator[Violation]:
     """Yield the broken promises about rollbacks."""
     acts, plans = _acts(history), _lives(history)
+    begun = {task for act in acts.values() for task in act.begun}
     rolled = {key: state for key, plan in plans.items() if (state := plan.state).get("rollback")}
     for key, state in rolled.items():
-        yield from _ending(key, state, acts)
+        yield from _ending(key, state, acts, begun)
     for name, act in acts.items():
         line = list(_line(act.plan, plans))
         concerned = [key for key in line if key in rolled]
@@ -139,7 +145,7 @@ def _names(state: dict[str, Any], act: _Act, line: list[str]) -> bool:
     return any(each["task"] in act.tasks if each["task"] else each["plan"] in line for each in left)
 
 
-def _ending(key: str, state: dict[str, Any], acts: dict[str, _Act]) -> Iterator[Violation]:
+def _ending(key: str, state: dict[str, Any], acts: dict[str, _Act], begun: set[str]) -> Iterator[Violation]:
     """A plan whose rollback has ended has failed, and what it says of its own effects is true."""
     if ENDED not in state["rollback"]:
         yield Violation(_COMPLETE, key, "its rollback has not ended")
@@ -148,6 +154,9 @@ def _ending(key: str, state: dict[str, Any], acts: dict[str, _Act]) -> Iterator[
         yield Violation(_COMPLETE, key, f"it is {state['status']} ({state.get('error')})")
     named = {each["task"] for each in state["result"][LEFT]}
     said = {each["task"] for each in state["result"]["undone"] if "task" in each}
+    for each in state["result"][LEFT]:
+        if each["plan"] == key and each["reason"] == UNANSWERED and each["task"] not in begun:
+            yield Violation(_COMPLETE, key, f"{each['task']} is named as left, and was never begun")
     for task, effect in state.get("effects", {}).items():
         name, outcome = effect["key"], effect["outcome"]
         act = acts.get(name)

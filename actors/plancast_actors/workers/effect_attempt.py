@@ -25,7 +25,6 @@ from plancast_actors.workers.delivery_record import DeliveryRecord
 from plancast_actors.workers.effect_answer import answer_of, failure_of, is_of_plan
 from plancast_actors.workers.effect_delivery import (
     LONGEST_WAIT,
-    LOOKS,
     EffectDelivery,
     EffectRequests,
     HeldBack,
@@ -394,22 +393,19 @@ class Settlement(EffectAttempt):
         own = record is not None and record.task == self._task
         if record is None or record.state is EffectState.WITHDRAWN:
             await self._forbid(record, EffectState.WITHDRAWN, version)
-            return None
+            return self._without_effect("withdrawn")
         if own and record.state is EffectState.FAILED and not of_request:  # a further attempt may have been fetched
             await self._forbid(record, EffectState.FAILED, version)
-            return None
-        if record.state is EffectState.BEGUN:
-            if not self._is_lost(record):
-                raise HeldBack(self._deliveries, longest=LONGEST_WAIT)
-            if record.begun_by == self._request.id:
-                return await self._settle(record, version)
-        elif own and of_request:
+            return self._without_effect("withdrawn")
+        if not own:  # what was read may be out of date, but the effect stays that of the other task
+            return self._without_effect("withdrawn" if is_of_plan(record, self._request) else "failed")
+        if record.state is not EffectState.BEGUN:
             return self._answer(record)
-        if self._deliveries < LOOKS:  # what was read may be out of date
-            raise HeldBack(self._deliveries)
-        if own or is_of_plan(record, self._request):
-            return None
-        return self._failure_of_other(record)
+        if not self._is_lost(record):
+            raise HeldBack(self._deliveries, longest=LONGEST_WAIT)
+        if record.begun_by == self._request.id:
+            return await self._settle(record, version)
+        raise HeldBack(self._deliveries)  # the request that has begun it goes on, or is settled
 
     async def _forbid(self, before: EffectRecord | None, state: EffectState, version: int) -> None:
         """Write that the request is not to begin, also if another process has fetched it."""
@@ -429,11 +425,11 @@ class Settlement(EffectAttempt):
     def _withdrawn(self, record: EffectRecord) -> tuple[str, ...]:
         return (*record.withdrawn, self._request.id)[-MAX_WITHDRAWN:]
 
-    def _failure_of_other(self, record: EffectRecord) -> Response | None:
-        """The answer to a request that has waited for the effect of another plan, which goes on without it."""
+    def _without_effect(self, outcome: str) -> Response | None:
+        """The answer to a request of which nothing was begun; one that waited for another plan's effect has failed."""
         reason = "its request was withdrawn before it began"
         event_type, data = failure_of(self._request, self._definition, reason)
         if not event_type:
             return None
-        note = EffectNote(self._address, self._key, "failed", event_type=self._definition.event_type)
+        note = EffectNote(self._address, self._key, outcome, event_type=self._definition.event_type)
         return make_response(self._request, self._definition, event_type, data, note.metadata(), ":withdrawn")

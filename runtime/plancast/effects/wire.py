@@ -21,7 +21,8 @@ class EffectNote(NamedTuple):
     """Key of its record in the ledger of the task type."""
     key: str
     outcome: str
-    """``done``, ``failed``, ``unknown`` or ``undone``."""
+    """``done``, ``failed``, ``unknown`` or ``undone``; ``withdrawn``: nothing was begun of the request, which was
+    withdrawn, or another task of the plan is answered with the outcome."""
     undo: bool = False
     """True if its worker can undo it."""
     event_type: str = ""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 DONE, FAILED, UNKNOWN, UNDONE = "done", "failed", "unknown", "undone"
 """Outcomes of an effect."""
 OUTCOMES: Final = frozenset((DONE, FAILED, UNKNOWN, UNDONE))
+WITHDRAWN: Final = "withdrawn"
+"""Outcome in an answer to a withdrawn request of which nothing was begun: it has no effect of its own."""
 NOT_DONE, GIVE_UP = "not_done", "give_up"
 DECISIONS: Final = (DONE, NOT_DONE, GIVE_UP)
 """Decisions of people about an unknown effect."""

@@ -17,6 +17,7 @@ from plancast.plan.effects import (
     OUTCOMES,
     UNDONE,
     UNKNOWN,
+    WITHDRAWN,
     EffectEntry,
     effect_now,
     is_unknown,
@@ -25,6 +26,7 @@ from plancast.plan.event_fields import answered_request, error_text
 from plancast.plan.record import WAITING_FOR
 from plancast.plan.requests import is_request_of
 from plancast.plan.status import PAUSED
+from plancast.plan.undo_list import LEFT
 from plancast.planner_turn.trajectory import add_event
 from plancast.state_machine.machine import base_of
 from plancast.turn_record.environment import TurnOutcome
@@ -52,24 +54,22 @@ def record_effect(turn: TurnRecord, plan: PlanContext) -> bool:
     request = plan.requests.get(request_id)
     if request is None and not is_request_of(plan.plan_id, request_id):
         return False
+    if note is not None and note.outcome == WITHDRAWN:
+        return _close_unanswered(plan, request_id)
     if note is None or note.outcome not in OUTCOMES:
         return _is_decision_refused(turn, plan, request_id)
     if request is not None and request.child:
         return False
     event_type = request.event_type if request is not None else _task_of(turn, note, event.type)
-    entry = plan.effects.get(request_id)
+    entry, answered = plan.effects.get(request_id), request_id
     if entry is None:
         request_id, entry = _same_effect(plan, event_type.removesuffix(UNDO), event.type, note.address, request_id)
-        if request_id != answered_request(event) and request is None and request_id in plan.requests:
+        if request_id != answered and request is None and request_id in plan.requests:
             turn.event = event = event.model_copy(update={"parent_event_id": request_id})
     was_unknown = entry is not None and entry.outcome == UNKNOWN
-    undecided = (
-        entry is not None
-        and entry.outcome == note.outcome == UNKNOWN
-        and (bool(entry.decision) or note.attempt > entry.attempt)
-    )
-    if entry is not None and not (undecided or entry.may_become(note.outcome)):
-        return False
+    if entry is not None and not (_is_unknown_again(entry, note) or entry.may_become(note.outcome)):
+        said_more = entry.outcome == FAILED and note.outcome == UNKNOWN
+        return not (said_more or event_type.endswith(UNDO)) and _close_unanswered(plan, answered)
     if event_type.endswith(UNDO) and (entry is None or note.outcome != UNDONE):
         return False  # a failed undo says nothing of the effect
     if entry is None:
@@ -84,10 +84,26 @@ def record_effect(turn: TurnRecord, plan: PlanContext) -> bool:
     elif request is None and was_unknown and plan.decider and not plan.status.finished:
         _tell_planner(turn, plan)
     _drop_outdated(plan, request_id)
-    plan.unanswered.pop(request_id, None)  # it is answered after all, and known by its effect
+    for each in (request_id, answered):
+        plan.unanswered.pop(each, None)  # it is answered after all, and known by its effect
     if len(plan.effects) > MAX_SETTLED and not plan.rollback:
         _drop_oldest(plan)
     return True
+
+
+def _is_unknown_again(entry: EffectEntry, note: EffectNote) -> bool:
+    """True if a decision about an unknown outcome has not settled it, or the end of a later attempt is not known."""
+    if note.outcome != UNKNOWN or entry.outcome not in (FAILED, UNKNOWN):
+        return False
+    if entry.outcome == FAILED and note.waits_for:
+        return False
+    return (entry.outcome == UNKNOWN and bool(entry.decision)) or note.attempt > entry.attempt
+
+
+def _close_unanswered(plan: PlanContext, request_id: str) -> bool:
+    """Forget that a closed request may have been done: it has no effect, or one that the plan lists already."""
+    was_unanswered = plan.unanswered.pop(request_id, None) is not None
+    return was_unanswered or request_id in plan.rollback.get(LEFT, {})
 
 
 def _tell_planner(turn: TurnRecord, plan: PlanContext) -> None:

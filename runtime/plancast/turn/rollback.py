@@ -108,7 +108,8 @@ def answer_unknown(turn: TurnRecord) -> TurnOutcome:
 def undo_late(turn: TurnRecord, plan: PlanContext) -> bool:
     """Go on with a rollback that has ended, if a late answer has told the plan of more to undo."""
     left = plan.rollback.get(LEFT, {})
-    _take_late(turn, plan)
+    if _take_late(turn, plan):
+        plan.result, plan.error = plan.result | {LEFT: left_of(plan)}, rollback_error(plan)
     if not is_left_done(plan):
         return False
     begin_rollback(plan, plan.rollback[REASON])

@@ -334,11 +334,12 @@ async def test_a_withdrawn_request_whose_process_dies_gets_an_end_although_nobod
     done = at >= 4
     assert provider.charges == (["i"] if done else []), "nothing is begun, or begun again"
     [record] = await bench.records()
-    if at == 1:
-        assert (record.state, record.withdrawn) == ("withdrawn", (request.id,))
-        return
     answer = await bench.answer()
     assert answer.parent_event_id == request.id
+    if at == 1:
+        assert (record.state, record.withdrawn) == ("withdrawn", (request.id,))
+        assert (answer.type, outcome_of(answer)) == ("card.charge.failed", "withdrawn")
+        return
     known = at >= 6 or kind == "look_up"
     expected = ("done" if done else "failed") if known else "unknown"
     assert (outcome_of(answer), record.state) == (expected, expected)
@@ -351,6 +352,7 @@ async def test_a_request_that_was_withdrawn_is_not_begun_by_who_has_fetched_it(b
     await bench.until(strike.struck.is_set)
     await _withdraw(bench)
     await bench.run(provider.worker("never"))
+    assert outcome_of(await bench.answer()) == "withdrawn"
     await bench.settled()
     strike.thaw()
     await bench.ask(3, invoice="j")

@@ -99,6 +99,32 @@ class TestOutcomes:
             await answer(story, "unknown", base="search", **said)
             assert story.plan.effects == {}, fields
 
+    async def test_a_closed_request_that_never_began_is_forgotten_and_has_no_effect(self) -> None:
+        story = Story(a_planner(CHARGE))
+        await story.goal()
+        sent = story.request
+        await answer(story, "failed", to=sent, metadata=note("withdrawn"))
+        assert story.plan.status is PlanStatus.FAILED, "one that is open has failed"
+        story = Story(a_planner(CHARGE))
+        await story.goal()
+        await story.signal("plan.cancel", {"reason": "no more"})
+        assert list(story.plan.unanswered) == [sent]
+        await answer(story, "failed", to=sent, metadata=note("withdrawn"))
+        assert (story.verdict, story.plan.unanswered, story.plan.effects) == (TurnOutcome.COMMIT, {}, {})
+        await answer(story, "failed", to=sent, metadata=note("withdrawn"))
+        assert story.verdict is TurnOutcome.IGNORE
+
+    @pytest.mark.parametrize(("attempt", "outcome"), [(1, "failed"), (2, "unknown")])
+    async def test_an_unknown_end_of_a_later_attempt_follows_a_failure(self, attempt: int, outcome: str) -> None:
+        story = Story(a_planner(CHARGE))
+        await story.goal()
+        sent = story.request
+        await story.signal("plan.cancel", {"reason": "no more"})
+        for said, number in (("failed", 1), ("unknown", attempt)):
+            metadata = note(said, event_type="card.requested", attempt=number)
+            await answer(story, said, to=sent, metadata=metadata)
+        assert story.plan.effects[sent].outcome == outcome
+
     async def test_a_late_answer_is_an_effect_too_also_of_a_plan_that_has_ended(self) -> None:
         story = Story(a_planner(CHARGE))
         await story.goal()
