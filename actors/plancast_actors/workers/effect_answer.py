@@ -31,11 +31,12 @@ def answer_of(
     expected = response_event_of(request, definition)
     own = record.request_id == request.id
     event_type, data = record.answer or ("", {})
-    waits_for, owner, reason = "", "", record.reason
+    of_plan = own or is_of_plan(record, request)
+    waits_for, owner, reason = "", "" if of_plan else _plan_of(record.envelope), record.reason
     if record.state is EffectState.UNKNOWN:
         event_type = unknown_event(expected) if expected else ""
         if record.task != idempotency_key(request):
-            waits_for, owner = record.request_id, "" if is_of_plan(record, request) else _plan_of(record.envelope)
+            waits_for = record.request_id
             reason = f"waits for {waits_for}{owner and f' of plan {owner}'}, whose outcome is not known: {reason}"
         data = {"success": False, "outcome": "unknown", "key": record.key, "reason": reason}
         suffix = (
@@ -50,7 +51,7 @@ def answer_of(
         return None
     outcome = _OUTCOMES.get(record.state, record.state.value)
     # An effect of another plan is undone by that one.
-    undo = definition.has_undo and (own or is_of_plan(record, request))
+    undo = definition.has_undo and of_plan
     note = EffectNote(address, record.key, outcome, undo, definition.event_type, waits_for, owner, record.attempt)
     return make_response(request, definition, event_type, data, note.metadata(), suffix)
 

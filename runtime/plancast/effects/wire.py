@@ -30,7 +30,7 @@ class EffectNote(NamedTuple):
     waits_for: str = ""
     """Id of the request of another task of the key, which the task waits for: that one's outcome is not known."""
     owner: str = ""
-    """Plan of that request, where it is another one."""
+    """Plan to which the effect belongs, where it is another one: that one undoes it."""
     attempt: int = 0
     """Number of its last attempt, from 1: decisions are about the end of this one; 0 where it is not said."""
 

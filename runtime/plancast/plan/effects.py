@@ -74,7 +74,7 @@ class EffectEntry:
     waits_for: str = ""
     """Id of the request of another task of the key, for whose outcome this one waits; it was not begun."""
     owner: str = ""
-    """Plan of that request, where it is another one: the effect is resolved there."""
+    """Plan to which the effect belongs, where it is another one: it is resolved and undone there."""
     attempt: int = 0
     """Number of the attempt whose end was told last; 0 where it was not said."""
 

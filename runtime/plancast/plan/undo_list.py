@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from plancast.plan.effects import DONE, UNDONE, UNKNOWN, has_unknown
+from plancast.plan.effects import DONE, UNDONE, UNKNOWN, EffectEntry, has_unknown
 from plancast.plan.event_fields import MAX_ERROR, error_text
 from plancast.plan.record import WAIT_TIMEOUT, WAITING_FOR, PlanRecord
+from plancast.plan.requests import plan_of_request
 from plancast.plan.status import RUNNING
 from plancast.plan.undo_order import Step, sent_revision
+from plancast_bus.errors import InvalidSubject
 
 REASON, ENDED = "reason", "ended"
 """Keys of a plan's ``rollback``: why it was begun; and that it has ended."""
@@ -64,23 +66,44 @@ def is_rolling_back(plan: PlanRecord) -> bool:
 
 def is_left_done(plan: PlanRecord) -> bool:
     """True if a finished plan whose rollback has ended has something to undo that is not named as left."""
-    left = plan.rollback.get(LEFT, {})
-    done = (key for key, entry in plan.effects.items() if entry.outcome in (DONE, UNKNOWN))
-    return ENDED in plan.rollback and any(key not in left for key in done)
+    return ENDED in plan.rollback and any(True for _ in _unsettled_effects(plan))
 
 
 def unsettled_steps(plan: PlanRecord) -> Iterator[Step]:
     """Yield what has to be undone, or may have to be: effects, requests without an answer, and child plans."""
     left, undos = plan.rollback.get(LEFT, {}), plan.rollback.get(UNDOS, {})
-    for key, entry in plan.effects.items():
-        if entry.outcome in (DONE, UNKNOWN) and key not in left:
-            yield _step(key, entry.answered)
+    for key, entry in _unsettled_effects(plan):
+        yield _step(key, entry.answered)
     for key in plan.requests:
         if key not in undos and key not in plan.effects:
             yield _step(key, 0)
     for key, answered in plan.children.items():
         if answered != UNDONE_CHILD and key not in left:
             yield _step(key, answered)
+
+
+def _unsettled_effects(plan: PlanRecord) -> Iterator[tuple[str, EffectEntry]]:
+    left = plan.rollback.get(LEFT, {})
+    for key, entry in plan.effects.items():
+        is_done = entry.outcome == DONE and not child_with(plan, entry.owner)
+        if (is_done or entry.outcome == UNKNOWN) and key not in left:
+            yield key, entry
+
+
+def child_with(plan: PlanRecord, owner: str) -> str:
+    """The child plan that the owner of an effect is, or is below; empty for none. Its rollback undoes the effect.
+
+    The id of a child is that of its parent's request for it.
+    """
+    below, parent = "", owner
+    try:
+        while parent != plan.plan_id:
+            below, parent = parent, plan_of_request(parent) or ""
+            if not parent:
+                return ""
+    except InvalidSubject:
+        return ""
+    return below if below in plan.children else ""
 
 
 def name_without_undo(plan: PlanRecord) -> None:
@@ -90,7 +113,12 @@ def name_without_undo(plan: PlanRecord) -> None:
             continue
         if entry.given_up:
             leave(plan, key, GIVEN_UP)
-        elif entry.outcome == DONE and not (entry.undo and entry.event_type):
+        elif entry.outcome != DONE:
+            continue
+        elif entry.owner:
+            if not child_with(plan, entry.owner):
+                leave(plan, key, f"it belongs to plan {entry.owner}")
+        elif not (entry.undo and entry.event_type):
             leave(plan, key, _NO_UNDO if entry.event_type else "the type of its task is not known")
 
 
@@ -99,7 +127,8 @@ def leave(plan: PlanRecord, step: str, why: str, event_type: str = "") -> None:
     entry = plan.effects.get(step)
     said = {"event_type": event_type} if entry is None else {"event_type": entry.event_type, "key": entry.key}
     values = {"plan": plan.plan_id, "task": step, "key": ""} | said | {"reason": error_text(why)[:_MAX_TEXT]}
-    leave_entries(plan, step, [values])
+    owner = {"owner": entry.owner} if entry is not None and entry.owner else {}
+    leave_entries(plan, step, [values | owner])
 
 
 def leave_entries(plan: PlanRecord, step: str, entries: list[dict[str, str]]) -> None:
@@ -109,11 +138,15 @@ def leave_entries(plan: PlanRecord, step: str, entries: list[dict[str, str]]) ->
 
 
 def read_left(said: Any) -> list[dict[str, str]]:
-    """Read what a child plan says is left; what cannot be read is left out, and of very many the rest is counted."""
+    """Read what a child plan says is left; what cannot be read is left out, and of very many the rest is counted.
+
+    An entry has ``owner`` where its effect belongs to another plan.
+    """
     entries = said if isinstance(said, list) else []
     names = ("plan", "task", "event_type", "key", "reason")
     found = [
         {name: str(each.get(name) or "")[:_MAX_TEXT] for name in names}
+        | ({"owner": str(each["owner"])[:_MAX_TEXT]} if each.get("owner") else {})
         for each in entries[:MAX_LEFT]
         if isinstance(each, dict)
     ]
@@ -123,8 +156,38 @@ def read_left(said: Any) -> list[dict[str, str]]:
     return found
 
 
+def take_child_report(plan: PlanRecord, child: str, left: list[dict[str, str]]) -> None:
+    """Take what a child plan that was rolled back says is left of it, but what this plan or another child undoes.
+
+    What belongs to the child or to plans below it is undone unless it may be among that, also where this plan lists it.
+    """
+    for entry in plan.effects.values():
+        of_child = entry.outcome == DONE and child_with(plan, entry.owner) == child
+        if of_child and all(each["task"] for each in left) and not _may_name(left, entry):
+            entry.outcome = UNDONE
+    if left := [each for each in left if not _is_undone_elsewhere(plan, each.get("owner", ""))]:
+        leave_entries(plan, child, left)
+    else:
+        plan.children[child] = UNDONE_CHILD
+
+
+def _may_name(left: list[dict[str, str]], entry: EffectEntry) -> bool:
+    """True if the effect of an entry may be among what is left of its owner, where requests have no key."""
+    return any(
+        (each["plan"], each["event_type"]) == (entry.owner, entry.event_type) and each["key"] in ("", entry.key)
+        for each in left
+    )
+
+
+def _is_undone_elsewhere(plan: PlanRecord, owner: str) -> bool:
+    return owner == plan.plan_id or bool(child_with(plan, owner))
+
+
 def left_of(plan: PlanRecord) -> list[dict[str, str]]:
-    """Leftovers of a plan and its children: ``plan``, ``task``, ``event_type``, ``key`` and ``reason`` of each."""
+    """Leftovers of a plan and its children: ``plan``, ``task``, ``event_type``, ``key`` and ``reason`` of each.
+
+    One that belongs to another plan has its ``owner`` too.
+    """
     return [each for entries in plan.rollback.get(LEFT, {}).values() for each in entries]
 
 

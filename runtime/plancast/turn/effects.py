@@ -199,7 +199,7 @@ def _fill(entry: EffectEntry, note: EffectNote, data: Any, revision: int) -> Non
     entry.answered = revision if note.outcome != UNDONE else entry.answered
     entry.given_up = entry.decision == GIVE_UP and note.outcome == FAILED
     entry.decision = entry.decided = ""
-    entry.waits_for, entry.owner = (note.waits_for, note.owner) if note.outcome == UNKNOWN else ("", "")
+    entry.waits_for, entry.owner = note.waits_for if note.outcome == UNKNOWN else "", note.owner
     entry.result = data if note.outcome == DONE else entry.result
     said = values.get("reason") or values.get("error")
     entry.reason = error_text(said) if note.outcome in (FAILED, UNKNOWN) and said else ""

@@ -34,7 +34,6 @@ from plancast.plan.undo_list import (
     LEFT,
     REASON,
     UNANSWERED,
-    UNDONE_CHILD,
     UNDOS,
     UNLISTED,
     begin_rollback,
@@ -47,6 +46,7 @@ from plancast.plan.undo_list import (
     name_without_undo,
     read_left,
     rollback_error,
+    take_child_report,
     undone_of,
     unsettled_steps,
     wait_reason,
@@ -206,10 +206,8 @@ def _take_report(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
         values = {"plan": child, "task": "", "event_type": "", "key": ""}
         why = "its plan is unknown, or was forgotten after its retention"
         leave_entries(plan, child, [values | {"reason": why}])
-    elif left := read_left(data.get("left")):
-        leave_entries(plan, child, left)
     else:
-        plan.children[child] = UNDONE_CHILD
+        take_child_report(plan, child, read_left(data.get("left")))
     return TurnOutcome.COMMIT
 
 

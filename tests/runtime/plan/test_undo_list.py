@@ -24,6 +24,9 @@ from plancast import (
     WakeMode,
     Worker,
 )
+from plancast.plan.context import PlanContext
+from plancast.plan.effects import EffectEntry
+from plancast.plan.undo_list import child_with, left_of, take_child_report
 from plancast.testing import PlancastTest
 
 TASK = "t.x"
@@ -92,6 +95,40 @@ async def nothing_is_left(plan: Any) -> None:
 
     await until(is_so)
     assert "left" not in (await plan.state())["error"]
+
+
+@pytest.mark.parametrize("steps", [(TASK, "kid.goal"), ("kid.goal", TASK), ("kid.goal", "kid.goal")])
+async def test_what_another_plan_of_the_tree_undoes_is_not_left(steps: tuple[str, ...]) -> None:
+    provider = Provider(key="{{data.k}}", scope="tree")
+    provider.gate.set()
+    planner = Planner("p")
+    planner.add_goal("kid.goal", machine(TASK))
+    planner.add_goal("top.goal", machine(*steps))
+    async with PlancastTest(App("a", planners=[planner], workers=[provider.worker])) as env:
+        plan = await env.submit("top.goal", {})
+        await plan.result(timeout=30)
+        assert await rolled_back(plan, "back") == []
+        assert provider.done == ["act", "undo"]
+        assert (await plan.state())["error"] == "rolled_back: back"
+        assert {each.outcome for each in await plan.effects()} <= {"undone"}, "its own list says so too"
+
+
+async def test_what_belongs_to_another_plan_is_left_under_its_name() -> None:
+    provider = Provider(key="{{data.k}}", scope="tenant")
+    provider.gate.set()
+    planner = Planner("p")
+    planner.add_goal("top.goal", machine(TASK))
+    async with PlancastTest(App("a", planners=[planner], workers=[provider.worker])) as env:
+        owner = await env.submit("top.goal", {})
+        await owner.result(timeout=30)
+        twin = await env.submit("top.goal", {})
+        await twin.result(timeout=30)
+        [entry] = await rolled_back(twin, "back")
+        assert (entry["plan"], entry["owner"]) == (twin.plan_id, owner.plan_id)
+        assert entry["reason"] == f"it belongs to plan {owner.plan_id}"
+        assert provider.done == ["act"]
+        assert await rolled_back(owner, "back") == []
+        assert provider.done == ["act", "undo"]
 
 
 async def test_a_retry_of_a_task_that_is_undone_is_not_left() -> None:
@@ -172,3 +209,47 @@ async def test_a_child_that_was_cancelled_before_it_began_is_not_left() -> None:
             await plan.result(timeout=30)
         assert await rolled_back(plan) == []
         assert provider.done == ["act", "undo"]
+
+
+class TestReportsOfChildren:
+    def plan(self, **effects: EffectEntry) -> Any:
+        return PlanContext(
+            plan_id="p", goal_event="g", goal_data={}, response_event=None, state_machine={}, effects=effects,
+            children={"p:1-0": 1, "p:5-0": 5}, rollback={"reason": "r"},
+        )  # fmt: skip
+
+    def test_an_owner_is_found_below_the_child_through_which_it_was_begun(self) -> None:
+        plan = self.plan()
+        assert child_with(plan, "p:1-0") == "p:1-0"
+        assert child_with(plan, "p%3A1-0:2-0") == "p:1-0"
+        for other in ("", "p", "q", "p:2-0", "q:1-0", "p:wait:s", "q%3A1-0:2-0", "%ff:1-0"):
+            assert child_with(plan, other) == "", other
+
+    @pytest.mark.parametrize(
+        ("key", "task", "plan", "outcome"),
+        [
+            ("k", "t", "p%3A1-0:2-0", "done"),  # the effect itself
+            ("", "t", "p%3A1-0:2-0", "done"),  # a request without an answer, which may be it
+            ("", "", "p:1-0", "done"),  # a plan that was not found, or effects that are only counted
+            ("other", "t", "p%3A1-0:2-0", "undone"),
+            ("k", "t", "p:1-0", "undone"),
+        ],
+    )
+    def test_what_a_child_may_have_left_is_not_said_to_be_undone(
+        self, key: str, task: str, plan: str, outcome: str
+    ) -> None:
+        entry = EffectEntry(TASK, "k", "a", "done", owner="p%3A1-0:2-0")
+        parent = self.plan(**{"p:3-0": entry})
+        named = {"plan": plan, "task": task, "event_type": TASK, "key": key, "reason": "r"}
+        take_child_report(parent, "p:1-0", [named])
+        assert (entry.outcome, left_of(parent)) == (outcome, [named])
+
+    def test_what_another_child_or_the_plan_itself_undoes_is_dropped_and_the_rest_stays(self) -> None:
+        parent = self.plan()
+        named = {"plan": "p:1-0", "task": "t", "event_type": TASK, "key": "k", "reason": "r"}
+        left = [named | {"owner": owner} for owner in ("p", "p:5-0", "q", "p:9-0")]
+        take_child_report(parent, "p:1-0", [*left, named])
+        assert left_of(parent) == [*left[2:], named]
+        assert parent.children["p:1-0"] == 1
+        take_child_report(parent, "p:5-0", left[:1])
+        assert parent.children["p:5-0"] == -1
