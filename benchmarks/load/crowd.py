@@ -40,6 +40,11 @@ class Crowd:
         self.pid = pid
         self._pipe = pipe
 
+    async def ended(self, since: float = 0.0) -> int:
+        """Return the number of plans that have ended since a time of the monotonic clock."""
+        count: int = await self._ask("ended", since)
+        return count
+
     async def between(self, begin: float, end: float) -> list[float]:
         """Return the latencies, in seconds, of plans that ended within an interval of the monotonic clock."""
         found: list[float] = await self._ask("between", begin, end)
@@ -93,7 +98,13 @@ async def _serve(pipe: Connection, settings: Settings, size: int) -> None:
             ask, *about = await asyncio.to_thread(pipe.recv)
         except EOFError:
             return
-        pipe.send(plans.between(*about) if ask == "between" else await plans.disperse(*about))
+        match ask:
+            case "ended":
+                pipe.send(plans.ended(*about))
+            case "between":
+                pipe.send(plans.between(*about))
+            case _:
+                pipe.send(await plans.disperse(*about))
 
 
 class Plans:
@@ -142,6 +153,10 @@ class Plans:
                 f"{self._unknown} final responses were duplicates; statuses: {dict(self._statuses)}"
             )
         return completed
+
+    def ended(self, since: float) -> int:
+        """Return the number of plans that have ended; see :meth:`Crowd.ended`."""
+        return sum(at >= since for at, _ in self._ended)
 
     def between(self, begin: float, end: float) -> list[float]:
         """Return the latencies of plans; see :meth:`Crowd.between`."""

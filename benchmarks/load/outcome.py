@@ -25,6 +25,12 @@ class Outcome:
         return len(self.latencies) / self.seconds
 
     def percentile_ms(self, percent: float) -> float:
-        """Return the latency that ``percent`` of the plans do not exceed."""
+        """Return the latency that ``percent`` of the plans do not exceed.
+
+        Raises:
+            BenchmarkFailed: there are no plans.
+        """
+        if not self.latencies:
+            raise BenchmarkFailed(f"no plan has ended, so there is no p{percent:g} of their latencies")
         ordered = sorted(self.latencies)
         return ordered[max(1, math.ceil(percent / 100 * len(ordered))) - 1] * 1000

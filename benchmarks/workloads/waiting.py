@@ -24,8 +24,7 @@ from plancast_actors.reasoning.client import POOL
 CHUNK = 25
 """Plans of W1 run one after the other between two looks at the clock."""
 START_SECONDS = 120.0
-STEADY = 4.0
-"""Warm-up of the crowd, in multiples of the model's latency."""
+LOOK_SECONDS = 0.1
 PROBE_SECONDS = 0.01
 
 
@@ -47,7 +46,7 @@ class Size:
     seconds: float = 20.0
     """Minimum duration of the measurement beside the crowd."""
     most_seconds: float = 40.0
-    """Maximum duration of it, however slow the other plans are."""
+    """Duration after which the other plans may be fewer than planned. The crowd's are never fewer than its size."""
 
     @property
     def slots(self) -> int:
@@ -172,13 +171,13 @@ async def measure_size(size: Size, sync: Sync) -> Waiting:
 
 
 async def _beside(plans: Crowd, others: Driver, running: Running, served: Model, size: Size, idle: Outcome) -> Waiting:
-    await asyncio.sleep(STEADY * size.model_seconds)
+    await _steady(plans, size)
     pids = await _pids(running)
     processes = {**pids, "model": [served.pid], "crowd": [plans.pid]}
     before = cpu_used(processes)
     begin = time.monotonic()
     async with _lags() as lags:
-        beside = await _alone(others, size, begin)
+        beside = await _alone(others, plans, size, begin)
     end = time.monotonic()
     used = {kind: seconds - before[kind] for kind, seconds in cpu_used(processes).items()}
     return Waiting(
@@ -194,16 +193,41 @@ async def _beside(plans: Crowd, others: Driver, running: Running, served: Model,
     )
 
 
-async def _alone(others: Driver, size: Size, begin: float) -> Outcome:
-    """Run W1's plans one after the other, until both their number and the duration suffice."""
-    beside = Outcome(0.0)
-    while (passed := time.monotonic() - begin) < size.most_seconds:
-        if passed >= size.seconds and len(beside.latencies) >= size.others:
-            break
+async def _steady(plans: Crowd, size: Size) -> None:
+    """Wait until as many plans of the crowd have ended as it holds.
+
+    Raises:
+        BenchmarkFailed: they do not end.
+    """
+    deadline = time.monotonic() + TIMEOUT
+    while (ended := await plans.ended()) < size.waiting:
+        _in_time(deadline, ended, size)
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _alone(others: Driver, plans: Crowd, size: Size, begin: float) -> Outcome:
+    """Run W1's plans one after the other, until both their number and the duration suffice, and the crowd's plans, too.
+
+    Raises:
+        BenchmarkFailed: the crowd's plans do not end.
+    """
+    beside, deadline = Outcome(0.0), begin + TIMEOUT
+    while True:
         chunk = await others.alone(min(CHUNK, size.others))
         beside.latencies.extend(chunk.latencies)
         beside.seconds += chunk.seconds
-    return beside
+        passed, ended = time.monotonic() - begin, await plans.ended(begin)
+        others_suffice = len(beside.latencies) >= size.others or passed >= size.most_seconds
+        if passed >= size.seconds and others_suffice and ended >= size.waiting:
+            return beside
+        _in_time(deadline, ended, size)
+
+
+def _in_time(deadline: float, ended: int, size: Size) -> None:
+    if time.monotonic() > deadline:
+        raise BenchmarkFailed(
+            f"{ended} plans that wait for the model, of {size.waiting}, have ended in {TIMEOUT:.0f} s"
+        )
 
 
 @asynccontextmanager

@@ -1,6 +1,7 @@
 """The benchmark W4, small: it runs, and its row says what it should. Speed is not judged."""
 
 import asyncio
+import dataclasses
 import json
 import time
 from collections.abc import Callable
@@ -30,7 +31,12 @@ FIELDS = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-async def test_it_runs_and_tells_a_row() -> None:
+async def test_it_runs_and_tells_a_row_also_where_the_time_is_over_before_any_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    quick = dataclasses.replace(waiting.SIZES["quick"], seconds=0.0, most_seconds=0.0)
+    monkeypatch.setitem(waiting.SIZES, "quick", quick)
+
     (row,) = await measure_of("w4")("quick", "default", lambda words: None)
 
     assert row.keys() >= FIELDS
@@ -41,7 +47,8 @@ async def test_it_runs_and_tells_a_row() -> None:
     assert 0 < row["others_idle_p50_ms"] <= row["others_idle_p99_ms"]
     assert 0 < row["others_p50_ms"] <= row["others_p99_ms"]
     assert row["p50_ms"] > 300  # the model's time
-    assert row["plans"] > 0
+    assert row["plans"] >= row["n"]
+    assert row["others"] >= quick.others
     assert 0 < row["hosts_rss_mb"] < row["rss_mb"]
     assert (row["processes"]["pool"], row["processes"]["reasoners"], row["processes"]["crowd"]) == (1, 1, 1)
 
@@ -111,12 +118,14 @@ async def test_the_crowd_stays_as_large_as_it_is_and_tells_what_has_gone_wrong()
 
     await _end(bus, submitted[0], "completed")
     await _until(lambda: len(submitted) == 4)
+    begin = time.monotonic()
     for plan, status in zip(submitted[1:], ("completed", "failed", "completed"), strict=True):
         await _end(bus, plan, status)
     told = await plans.disperse(0.2)
     await plans.close()
 
-    assert len(plans.between(0.0, time.monotonic() + 1)) >= 1
+    assert (plans.ended(0.0), plans.ended(begin), plans.ended(time.monotonic() + 1)) == (4, 3, 0)
+    assert len(plans.between(begin, time.monotonic() + 1)) == 3
     assert isinstance(told, str)
     assert "'failed': 1" in told
     await bus.close()
