@@ -115,10 +115,10 @@ async def _first_turns(running: Running, driver: Driver, count: int) -> list[flo
     """Seconds to the first turn of plans, one after the other."""
     bus = await connect(running.settings.nats, running.settings.bus)
     sent: dict[str, float] = {}
-    began: dict[str, float] = {}
+    requests: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
 
     async def requested(subject: str, payload: bytes, content_type: str | None) -> None:
-        began.setdefault(subject.split(".", 3)[2], time.perf_counter())
+        requests.put_nowait((subject.split(".", 3)[2], time.perf_counter()))
 
     def note(goals: Sequence[Publish]) -> None:
         now = time.perf_counter()
@@ -129,9 +129,11 @@ async def _first_turns(running: Running, driver: Driver, count: int) -> list[flo
     try:
         for _ in range(count + 5):
             sent.clear()
-            began.clear()
             await driver.alone(1, note)
-            seconds += [began[plan] - at for plan, at in sent.items()]
+            plan, began = await requests.get()
+            while plan not in sent:  # later requests of the plan before
+                plan, began = await requests.get()
+            seconds.append(began - sent[plan])
     finally:
         await subscription.close()
         await bus.close()
