@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import sys
-from collections.abc import Sequence
 
-from benchmarks.load.outcome import BenchmarkFailed
+from benchmarks.load.outcome import BenchmarkFailed, Outcome
 from benchmarks.reports.rows import Row, Say, Scale, Sync
 
 COUNTS: dict[Scale, int] = {"quick": 3, "short": 20, "full": 100}
@@ -40,7 +38,7 @@ async def measure(scale: Scale, sync: Sync, say: Say) -> list[Row]:
     say(f"import: {count} fresh processes")
     await _import()
     taken, memories, modules = zip(*[await _import() for _ in range(count)], strict=True)
-    ordered = sorted(taken)
+    outcome = Outcome(sum(taken), list(taken))
     row: Row = {
         "workload": "import",
         "system": "shared",
@@ -49,8 +47,8 @@ async def measure(scale: Scale, sync: Sync, say: Say) -> list[Row]:
         "durability": "nothing is written",
         "is_default": True,
         "plans_per_second": None,
-        "p50_ms": round(_percentile(ordered, 50), 1),
-        "p99_ms": round(_percentile(ordered, 99), 1),
+        "p50_ms": round(outcome.percentile_ms(50), 1),
+        "p99_ms": round(outcome.percentile_ms(99), 1),
         "rss_mb": round(max(memories), 1),
         "modules": max(modules),
     }
@@ -59,7 +57,7 @@ async def measure(scale: Scale, sync: Sync, say: Say) -> list[Row]:
 
 
 async def _import() -> tuple[float, float, int]:
-    """Return milliseconds, megabytes and modules of one import."""
+    """Return seconds, megabytes and modules of one import."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PROGRAM, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -69,9 +67,4 @@ async def _import() -> tuple[float, float, int]:
     seconds, kilobytes, heavy, modules = json.loads(answer)
     if heavy:
         raise BenchmarkFailed(f"import plancast loads {', '.join(heavy)}")
-    return seconds * 1000, kilobytes / 1024, modules
-
-
-def _percentile(ordered: Sequence[float], percent: float) -> float:
-    """Return the smallest value that ``percent`` of the values do not exceed."""
-    return ordered[max(1, math.ceil(percent / 100 * len(ordered))) - 1]
+    return seconds, kilobytes / 1024, modules
