@@ -80,7 +80,7 @@ def new(
     out().print(cell("Next steps:", "bold"))
     for line in (
         f"cd {folder}",
-        "pytest",
+        "pip install pytest && pytest",
         "plancast run app:app",
         f"plancast submit {_goal(name)} --data '{data}' --wait    # in another terminal",
     ):
