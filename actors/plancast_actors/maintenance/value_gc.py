@@ -10,11 +10,11 @@ removed, and all others are found in the checkpoint before.
 from __future__ import annotations
 
 import logging
-from contextlib import aclosing
+from contextlib import aclosing, closing
 
+from plancast_actors.maintenance.use_table import UseTable
 from plancast_actors.maintenance.value_use import find_use
 from plancast_bus.ports.bus import Bus
-from plancast_bus.ports.values import StoredValue
 
 logger = logging.getLogger(__name__)
 MIN_AGE = 21_600.0
@@ -34,26 +34,35 @@ class ValueCollector:
         """Scan if a scan is due, and remove unused values, except those of tenants whose use is not known.
 
         Raises:
-            BusError: the scan was interrupted, or a plan cannot be read; all values stay.
+            BusError: a plan cannot be read, and all values stay; or the scan was interrupted.
         """
         if now < self._due:
             return
         self._due = now + SCAN_INTERVAL
+        before = await self._bus.values.now() - MIN_AGE  # a clock of its own would remove new values if it were ahead
+        with closing(UseTable()) as found:
+            await find_use(self._bus, found)
+            for fault in found.faults.values():
+                logger.error("%s", fault)
+            if (more := found.faulty - len(found.faults)) > 0:
+                logger.error("%d more plans have values that cannot be read", more)
+            if found.unreadable is not None:
+                raise found.unreadable
+            await self._remove(found, before)
+
+    async def _remove(self, found: UseTable, before: float) -> None:
+        """Remove unused values, and notes of plans that are gone, that were stored before this time."""
         store = self._bus.values
-        before = await store.now() - MIN_AGE  # a clock of its own would remove new values if it were ahead
-        use = await find_use(self._bus)
-        for error in use.faults.values():
-            logger.error("%s", error)
-        if use.unreadable is not None:
-            raise use.unreadable
-        unused: list[StoredValue] = []
         async with aclosing(store.values()) as values:
             async for each in values:
                 if each.stored_at >= before:
                     break  # so are all that follow
-                if not use.is_used(each):
-                    unused.append(each)
-        await store.drop([*unused, *(noted for noted in use.gone if noted.stored_at < before)])
-        if unused:
-            size = sum(each.size for each in unused)
-            logger.info("%d unused values removed, %d bytes", len({each.digest for each in unused}), size)
+                if not found.is_used(each):
+                    await store.drop([each])
+                    found.add_listed(each)
+        for note in found.gone():
+            if note.stored_at < before:
+                await store.drop([note])
+        number, size = found.unused
+        if number:
+            logger.info("%d unused values removed, %d bytes", number, size)

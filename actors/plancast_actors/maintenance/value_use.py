@@ -1,14 +1,12 @@
-"""ValueUse: which values stored plans and events refer to, and which values are missing, damaged or unused."""
+"""Finds the values that stored plans and events refer to, and those that are missing, damaged or unused."""
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Iterable
-from contextlib import aclosing
-from dataclasses import dataclass, field
+from contextlib import aclosing, closing
 from typing import NamedTuple
 
+from plancast_actors.maintenance.use_table import UseTable
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject, UnreadableValue
 from plancast_bus.event_data import MAX_BYTES
 from plancast_bus.events.codec import REFERENCE_TYPES
@@ -17,43 +15,12 @@ from plancast_bus.events.references import read_reference
 from plancast_bus.ports.bus import Bus, DeadLetter, Delivery
 from plancast_bus.ports.checkpoints import Checkpoint
 from plancast_bus.ports.effects import Publish, Respond
-from plancast_bus.ports.values import PlanWithValues, StoredValue, frames_of, references_of
+from plancast_bus.ports.values import frames_of, references_of
 
 logger = logging.getLogger(__name__)
 
 
-class Use(NamedTuple):
-    """A value that is in use."""
-
-    plan: str
-    """Correlation id of a plan that refers to it."""
-    reference: Reference
-
-
-@dataclass
-class ValueUse:
-    """The values that stored plans and events refer to."""
-
-    used: dict[tuple[str, bytes], Use] = field(default_factory=dict)
-    """Those of plans, by tenant and digest."""
-    sent: set[tuple[str, bytes]] = field(default_factory=set)
-    """Those of events and dead letters, by tenant and digest."""
-    gone: list[PlanWithValues] = field(default_factory=list)
-    """Notes of correlation ids that have no stored plan, no such event and no such dead letter."""
-    faults: dict[str, InvalidEnvelope] = field(default_factory=dict)
-    """Why not all values of a plan are known, by correlation id."""
-    unknown: set[str] = field(default_factory=set)
-    """Tenants of such plans: any of their values may be in use."""
-    unreadable: InvalidEnvelope | None = None
-    """Why a plan cannot be read, of which even the tenant is unknown."""
-
-    def is_used(self, value: StoredValue) -> bool:
-        """Return whether a plan or an event refers to a value, or may."""
-        key = value.tenant, value.digest
-        return key in self.used or key in self.sent or value.tenant in self.unknown
-
-
-async def find_use(bus: Bus) -> ValueUse:
+async def find_use(bus: Bus, found: UseTable) -> None:
     """Read what refers to values: plans and events whose correlation ids are noted in the store, and dead letters.
 
     What refers to the data of an event moves from an outbox to a stream, from there to a dead letter, and back to the
@@ -62,67 +29,70 @@ async def find_use(bus: Bus) -> ValueUse:
     Raises:
         BusUnavailable: the scan was interrupted.
     """
-    found = ValueUse()
     async with aclosing(bus.values.plans()) as plans:
-        noted = [each async for each in plans]
-    if not noted:
-        return found
-    resting = await _add_dead_letters(bus, found)
-    unused = [each for each in noted if not await _add_plan(bus, found, each.correlation_id)]
-    for each in noted:
-        resting |= await _add_events(bus, found, await bus.events_with_references(each.correlation_id))
-    resting |= await _add_dead_letters(bus, found)
-    found.gone = [each for each in unused if each.correlation_id not in resting]
-    return found
+        async for each in plans:
+            found.add_plan(each)
+    if next(found.plans(), None) is None:
+        return
+    await _add_dead_letters(bus, found)
+    for plan in found.plans():
+        await _add_plan(bus, found, plan)
+    for plan in found.plans():
+        for event in await bus.events_with_references(plan):
+            await _add_event(bus, found, event)
+    await _add_dead_letters(bus, found)
 
 
-async def _add_plan(bus: Bus, found: ValueUse, plan: str) -> bool:
-    """Add what a plan and its outbox refer to; returns False if no plan is stored."""
+async def _add_plan(bus: Bus, found: UseTable, plan: str) -> None:
+    """Add what a plan and its outbox refer to, if it is stored."""
     tenant = None
     try:
         kept = await bus.checkpoints.kept(plan)
         if not kept:
-            return False
+            return
+        found.note_stored(plan)
         tenant = kept[-1].summary.tenant_id
         references = await _references(bus, plan, tenant, kept)
     except InvalidEnvelope as error:
-        found.faults[plan] = error
+        found.note_stored(plan)
+        found.note_fault(plan, str(error))
         if tenant is None:
             found.unreadable = error
         else:
-            found.unknown.add(tenant)
-        return True
-    found.used.update(((tenant, digest), Use(plan, each)) for digest, each in references.items())
-    sent = [effect for checkpoint in kept for effect in checkpoint.outbox if isinstance(effect, (Publish, Respond))]
-    await _add_events(bus, found, sent)
-    return True
+            found.add_unknown(tenant)
+        return
+    found.add_used(plan, tenant, references.values())
+    for effect in [each for checkpoint in kept for each in checkpoint.outbox]:
+        if isinstance(effect, (Publish, Respond)):
+            await _add_event(bus, found, effect, rests=False)
 
 
-async def _add_dead_letters(bus: Bus, found: ValueUse) -> set[str]:
-    """Add what dead letters refer to; returns their correlation ids, under which they may be replayed."""
+async def _add_dead_letters(bus: Bus, found: UseTable) -> None:
     async with aclosing(bus.dead_letters.with_references()) as letters:
-        return await _add_events(bus, found, [each async for each in letters])
+        async for each in letters:
+            await _add_event(bus, found, each)
 
 
-async def _add_events(
-    bus: Bus, found: ValueUse, events: Iterable[Publish | Respond | Delivery | DeadLetter]
-) -> set[str]:
-    """Add what events refer to; returns their correlation ids. What is forged or lost is passed over."""
-    resting = set()
-    for each in events:
-        if each.content_type is None or each.content_type not in REFERENCE_TYPES:
-            continue
-        try:
-            event = read_reference(each.payload, each.content_type)
-            plan, tenant = str(event.fields.get("correlation_id")), str(event.fields.get("tenant_id") or "")
-            packed = [packed_reference(event.reference)]
-            references = await references_of(bus.values, tenant, plan, packed, max_bytes=MAX_BYTES, writer=event.writer)
-        except (InvalidEnvelope, InvalidSubject) as error:
-            logger.info("an event refers to a value that cannot be read: %s", error)
-            continue
-        found.sent.update((tenant, digest) for digest in references)
-        resting.add(plan)
-    return resting
+async def _add_event(
+    bus: Bus, found: UseTable, stored: Publish | Respond | Delivery | DeadLetter, *, rests: bool = True
+) -> None:
+    """Add what an event refers to. What is forged or lost is passed over.
+
+    ``rests``: it is stored under its correlation id, or may be replayed under it.
+    """
+    if stored.content_type is None or stored.content_type not in REFERENCE_TYPES:
+        return
+    try:
+        event = read_reference(stored.payload, stored.content_type)
+        plan, tenant = str(event.fields.get("correlation_id")), str(event.fields.get("tenant_id") or "")
+        packed = [packed_reference(event.reference)]
+        references = await references_of(bus.values, tenant, plan, packed, max_bytes=MAX_BYTES, writer=event.writer)
+    except (InvalidEnvelope, InvalidSubject) as error:
+        logger.info("an event refers to a value that cannot be read: %s", error)
+        return
+    found.add_sent(tenant, references)
+    if rests:
+        found.note_events(plan)
 
 
 async def _references(bus: Bus, plan: str, tenant: str, kept: list[Checkpoint]) -> dict[bytes, Reference]:
@@ -139,7 +109,9 @@ class ValueReport(NamedTuple):
     """The state of the store of values."""
 
     faults: dict[str, str]
-    """Why a plan cannot be read, by correlation id; names the value."""
+    """Why a plan cannot be read, by correlation id; names the value. Of the first plans, if they are many."""
+    faulty: int
+    """The number of all such plans."""
     values: int
     unused: int
     """Values that no plan refers to; the collector removes them."""
@@ -152,24 +124,21 @@ async def examine_values(bus: Bus, check_bytes: int) -> ValueReport:
     Raises:
         BusUnavailable: the scan was interrupted.
     """
-    use = await find_use(bus)
-    faults = {plan: str(error) for plan, error in use.faults.items()}
-    frames: Counter[tuple[str, bytes]] = Counter()
-    unused: Counter[tuple[str, bytes]] = Counter()
-    async with aclosing(bus.values.values()) as values:
-        async for each in values:
-            frames[each.tenant, each.digest] += 1
-            if not use.is_used(each) and use.unreadable is None:
-                unused[each.tenant, each.digest] += each.size
-    for (tenant, digest), (plan, reference) in use.used.items():
-        check_bytes -= reference.size
-        if plan not in faults and (check_bytes >= 0 or frames[tenant, digest] < frames_of(reference)):
+    with closing(UseTable()) as found:
+        await find_use(bus, found)
+        async with aclosing(bus.values.values()) as values:
+            async for each in values:
+                found.add_listed(each)
+        for plan, tenant, reference, messages in found.used():
+            check_bytes -= reference.size
+            if (check_bytes < 0 and messages >= frames_of(reference)) or found.is_faulty(plan):
+                continue
             try:
                 await bus.values.get(tenant, [reference])
             except UnreadableValue as error:
-                if await _refers(bus, tenant, plan, digest):  # else it was replaced, and collected meanwhile
-                    faults[plan] = f"plan {plan}: {error}"
-    return ValueReport(faults, len(frames), len(unused), unused.total())
+                if await _refers(bus, tenant, plan, reference.digest):  # else it was replaced, and collected meanwhile
+                    found.note_fault(plan, f"plan {plan}: {error}")
+        return ValueReport(found.faults, found.faulty, found.values, *found.unused)
 
 
 async def _refers(bus: Bus, tenant: str, plan: str, digest: bytes) -> bool:

@@ -349,7 +349,7 @@ def _values(evidence: Evidence) -> Iterator[Finding]:
             "and `plancast deadletters replay N` publishes its events again.",
             "The plan takes no turns, and its events become dead letters. Other plans go on.",
         )
-    if (more := len(report.faults) - NAMED) > 0:
+    if (more := report.faulty - NAMED) > 0:
         yield _fault(f"{plural(more, 'more plan')} cannot be read for values that are missing or damaged", "")
     if not report.faults and report.values:
         yield _ok(f"{plural(report.values, 'value')} of large plans: none that a plan refers to is missing")
