@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from plancast.client.client import Client
@@ -20,7 +21,7 @@ from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from simulation.acts import Service, kind_of
 from simulation.cluster import Cluster, Incarnation, Process
 from simulation.history import ClientResult, FaultStruck, Submitted
-from simulation.loop import START
+from simulation.loop import NODE, START
 from simulation.observer import ObservedWorld
 from simulation.workload import Fault, PlanSpec
 
@@ -109,6 +110,10 @@ class People:
 
     async def _cancel(self, plan: PlanSpec, at: float) -> None:
         await _until(at)
+        await self.cancel(plan)
+
+    async def cancel(self, plan: PlanSpec) -> None:
+        """Cancel a plan."""
         await self._say(plan, CANCEL, {"reason": "not wanted"}, f"cancel:{plan.key}")
 
     async def _roll_back(self, plan: PlanSpec, number: int, at: float) -> None:
@@ -174,10 +179,18 @@ async def client_result(handle: PlanHandle, key: str) -> ClientResult:
 
 
 class FaultInjector:
-    """Injects faults into the processes of a cluster."""
+    """Injects faults into the processes of a cluster.
 
-    def __init__(self, cluster: Cluster) -> None:
+    Args:
+        cluster: The processes.
+        people: Cancel plans whose acts are struck.
+        plans: The submitted plans.
+    """
+
+    def __init__(self, cluster: Cluster, people: People, plans: tuple[PlanSpec, ...]) -> None:
         self._cluster = cluster
+        self._people = people
+        self._cancelled = {each.key: each for each in plans if each.cancel_in_act}
 
     async def strike(self, fault: Fault) -> None:
         """Inject a fault at its time."""
@@ -189,6 +202,9 @@ class FaultInjector:
             cluster.adversary.away = True
             await asyncio.sleep(fault.seconds)
             cluster.adversary.away = False
+            return
+        if kind == "act":
+            await self._crash_act(fault)
             return
         kinds = {"host": cluster.hosts, "dispatcher": cluster.dispatchers, "worker": cluster.workers}
         processes = kinds.get(kind, cluster.hosts)
@@ -203,6 +219,32 @@ class FaultInjector:
         if kind == "both":
             cluster.crash_dispatchers()
         await getattr(self, f"_{deed}")(process, life, fault.seconds)
+
+    async def _crash_act(self, fault: Fault) -> None:
+        """Kill the worker of an act some steps after its begin; people may cancel its plan meanwhile."""
+        cluster, stopped = self._cluster, asyncio.Event()
+        begun: list[tuple[str, str]] = []
+        ahead = itertools.count(fault.target, -1)
+
+        def watch(plan: str) -> None:
+            if next(ahead) == 0:
+                begun.append((plan, NODE.get()))
+                cluster.loop.stop_after(NODE.get(), fault.steps + 1, stopped.set)
+
+        with cluster.service.watched(watch), suppress(TimeoutError):
+            await asyncio.wait_for(stopped.wait(), PATIENCE)
+        for plan, node in begun:
+            process = cluster.process_of(node)
+            if process is None:  # it is frozen or replaced by now
+                cluster.loop.stop_node(node)
+                continue
+            cluster.world.note(FaultStruck(f"crash {node} in an act of {plan} for {fault.seconds:.3f} s"))
+            process.kill()
+            if plan in self._cancelled:
+                await self._people.cancel(self._cancelled[plan])
+            await asyncio.sleep(fault.seconds)
+            if process.life is None:
+                process.start()
 
     async def _step_reached(self, life: Incarnation, steps: int) -> None:
         """Stop a process after this number of steps, between two awaits."""

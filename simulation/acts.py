@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from plancast.effects.effect import Effect, Outcome
@@ -50,6 +51,7 @@ class Service:
         self._attempts: Counter[str] = Counter()
         self._lost: Counter[str] = Counter()
         self._undone: set[str] = set()
+        self._watchers: list[Callable[[str], object]] = []
         self.answers: dict[str, Any] = {}
         """Its answers, by key."""
         self.undos: dict[str, Undo] = {}
@@ -73,7 +75,18 @@ class Service:
         self.undos[key] = task.data["undo"]
         self._attempts[key] += 1
         self.step(str(task.plan_id), key, kind, "begins", task.event.id, self._attempts[key])
+        for watcher in list(self._watchers):
+            watcher(str(task.plan_id))
         return self._attempts[key]
+
+    @contextmanager
+    def watched(self, watcher: Callable[[str], object]) -> Iterator[None]:
+        """Call a function with the plan of each attempt that begins, by its process."""
+        self._watchers.append(watcher)
+        try:
+            yield
+        finally:
+            self._watchers.remove(watcher)
 
     def act(self, task: TaskContext, kind: EffectKind, answer: Any, attempt: int) -> None:
         """Act for a task; where it takes idempotency keys, once for each."""

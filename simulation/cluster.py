@@ -209,7 +209,7 @@ class Cluster:
 
     def crash(self, node: str) -> bool:
         """Kill the process of a node and restart it later; False when the node is not current."""
-        process = self._process_of(node)
+        process = self.process_of(node)
         if process is not None:
             process.kill()
             self.loop.spawn("network", _restart_later(process))
@@ -223,7 +223,7 @@ class Cluster:
 
     def stall(self, node: str, seconds: float) -> bool:
         """Freeze a node and start its replacement; False when the node is not current."""
-        process = self._process_of(node)
+        process = self.process_of(node)
         if process is not None:
             process.leave()
             self.loop.stop_node(node)
@@ -235,7 +235,7 @@ class Cluster:
         await asyncio.sleep(seconds)
         self.loop.thaw(node)
 
-    def _process_of(self, node: str) -> Process | None:
+    def process_of(self, node: str) -> Process | None:
         """The process whose current incarnation is this node."""
         everyone = (*self.hosts, *self.workers, *self.dispatchers)
         return next((each for each in everyone if each.life is not None and each.life.node == node), None)

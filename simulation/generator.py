@@ -110,18 +110,20 @@ def _asked(random: Random) -> Step:
     return Step("ask", random.randint(0, 9), random.choice(("ok", "slow")), seconds=random.uniform(0.1, 3.0))
 
 
-def _with_effects(random: Random, plan: PlanSpec) -> PlanSpec:
-    """Have workers act outside for some steps of machines."""
+def _with_effects(random: Random, plan: PlanSpec, is_child: bool = False) -> PlanSpec:
+    """Have workers act outside for some steps of machines, and cancel some plans while a worker dies that acts."""
 
     def step(each: Step) -> Step:
-        child = _with_effects(random, each.child) if each.child is not None else None
+        child = _with_effects(random, each.child, is_child=True) if each.child is not None else None
         changed = replace(each, members=tuple(map(step, each.members)), child=child)
-        if plan.kind != "machine" or each.kind != "ask" or each.do not in ACTING or random.random() < 0.3:
+        acts = each.do in ACTING and each.kind in ("ask", "race")
+        if plan.kind != "machine" or not acts or random.random() < 0.3:
             return changed
         kind = random.choice(get_args(EffectKind))
         return replace(changed, effect=kind, takes_unknown=kind == "never" and random.random() < 0.5)
 
-    return replace(plan, steps=tuple(map(step, plan.steps)))
+    steps, cancel_in_act = tuple(map(step, plan.steps)), random.random() < 0.5
+    return replace(plan, steps=steps, cancel_in_act=cancel_in_act and not is_child)
 
 
 def _with_documents(random: Random, plan: PlanSpec) -> PlanSpec:

@@ -16,7 +16,7 @@ def allowed_statuses(plan: PlanSpec) -> set[str]:
     """Possible final statuses; a plan that is cancelled too late may have completed."""
     fails = plan.kind == "machine" and any(step.do == "die" for step in plan.steps)
     usual = {"failed" if fails or plan.rolls_back else "completed"}
-    usual |= {"cancelled"} if plan.cancel_at is not None else set()
+    usual |= {"cancelled"} if plan.cancel_at is not None or plan.cancel_in_act else set()
     return usual | {"failed"} if plan.rollback_at else usual
 
 

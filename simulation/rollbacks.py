@@ -17,11 +17,12 @@ from plancast.plan.status import PlanStatus
 from plancast.plan.undo_list import ENDED, LEFT, UNANSWERED
 from plancast.plan.undo_order import Step, may_depend, sent_revision
 from plancast_bus.events.codec import unpack
-from simulation.acts import KEYED
+from simulation.acts import EFFECTS, KEYED, act_type
 from simulation.history import ActFact, Committed, History
 from simulation.violation import Violation
 
 _UNDOES: Final = ("is undone", "is undone by hand")
+ACT_TYPES: Final = frozenset(map(act_type, EFFECTS))
 _COMPLETE, _ORDER, _ONCE = "rollbacks are complete", "undos come in order", "undos are not repeated"
 
 
@@ -155,7 +156,8 @@ def _ending(key: str, state: dict[str, Any], acts: dict[str, _Act], begun: set[s
     named = {each["task"] for each in state["result"][LEFT]}
     said = {each["task"] for each in state["result"]["undone"] if "task" in each}
     for each in state["result"][LEFT]:
-        if each["plan"] == key and each["reason"] == UNANSWERED and each["task"] not in begun:
+        is_recorded = each["plan"] == key and each["event_type"] in ACT_TYPES
+        if is_recorded and each["reason"] == UNANSWERED and each["task"] not in begun:
             yield Violation(_COMPLETE, key, f"{each['task']} is named as left, and was never begun")
     for task, effect in state.get("effects", {}).items():
         name, outcome = effect["key"], effect["outcome"]

@@ -70,6 +70,8 @@ def _less(plan: PlanSpec) -> Iterator[PlanSpec]:
         yield replace(plan, pause_at=None)
     if plan.cancel_at is not None:
         yield replace(plan, cancel_at=None)
+    if plan.cancel_in_act:
+        yield replace(plan, cancel_in_act=False)
     if plan.rollback_at:
         yield replace(plan, rollback_at=plan.rollback_at[1:])
     for number, (waiting, _) in enumerate(plan.signals):

@@ -41,7 +41,7 @@ DRAIN_SECONDS = 60.0
 """Maximum time for streams to drain after all plans have ended."""
 DRAINED = ("results", "timers")
 """Streams that must be empty; requests without a worker stay in theirs."""
-SETTLED = re.compile(rf"[^.]+\.{WITHDRAWN}\.[^.]+\.act\.")
+SETTLED = re.compile(rf"[^.]+\.{WITHDRAWN}\.\d+\.[^.]+\.act\.")
 """Copies of withdrawn requests of tasks with recorded effects, which their workers have to settle."""
 
 
@@ -102,9 +102,10 @@ async def _run(loop: VirtualLoop, world: ObservedWorld, workload: Workload, rand
     await observer.subscribe(f"{world.settings.prefix}.>", lambda *message: _hear(world, workload, *message))
     cluster.start()
     people = People(Client(cluster.connect()), world)
+    injector = FaultInjector(cluster, people, workload.plans)
     deciding = asyncio.ensure_future(people.decide(cluster.service))
     following = [asyncio.ensure_future(people.follow(plan)) for plan in workload.plans]
-    striking = [asyncio.ensure_future(FaultInjector(cluster).strike(fault)) for fault in workload.faults]
+    striking = [asyncio.ensure_future(injector.strike(fault)) for fault in workload.faults]
     await asyncio.sleep(workload.chaos_seconds)
     await asyncio.gather(*striking)
     adversary.active = adversary.away = False

@@ -20,7 +20,7 @@ PlanKind = Literal["machine", "handler", "script", "tree"]
 FaultKind = Literal[
     "crash host", "crash dispatcher", "crash worker",
     "freeze host", "freeze dispatcher", "freeze worker",
-    "replace host", "replace dispatcher", "outage", "crash both",
+    "replace host", "replace dispatcher", "outage", "crash both", "crash act",
 ]  # fmt: skip
 
 
@@ -64,6 +64,8 @@ class PlanSpec:
     """Numbers of waiting steps and times of their signals, with repetitions."""
     pause_at: float | None = None
     cancel_at: float | None = None
+    cancel_in_act: bool = False
+    """True if people cancel it once the worker process has died that acts for it, by a fault ``crash act``."""
     rolls_back: bool = False
     """True if the plan rolls itself back in the end."""
     rollback_at: tuple[float, ...] = ()
@@ -99,7 +101,8 @@ class PlanSpec:
 class Fault:
     """A fault at a time: its process, the number of its steps before the fault, and the duration.
 
-    ``crash both`` kills a plan host and the dispatcher at the same step.
+    ``crash both`` kills a plan host and the dispatcher at the same step. ``crash act`` kills a worker after it has
+    begun an act, the target-th one since then, and before the end of that is recorded.
     """
 
     kind: FaultKind

@@ -26,7 +26,7 @@ from plancast_actors.plan_actors import slow_path
 from plancast_actors.plan_actors.activation import Activation
 from plancast_actors.plan_actors.services import Emitted
 from plancast_actors.plan_actors.slow_path import SlowTurn
-from plancast_actors.workers.effect_attempt import EffectAttempt
+from plancast_actors.workers.effect_attempt import EffectAttempt, Settlement
 from plancast_actors.workers.effect_undo import UndoAttempt, UndoContext
 from plancast_bus.memory.checkpoints import PlanTable
 from plancast_bus.ports.checkpoints import Checkpoint
@@ -303,6 +303,45 @@ def test_a_worker_dies_before_and_after_acts_and_none_is_repeated() -> None:
         states |= {each.state for each in outcome.history.records}
     assert told >= {("look-up", "is found"), ("look-up", "is not found"), ("never", "was not done"), ("key", "begins")}
     assert states == {"done"}
+
+
+ENDS_OF_REQUESTS = {
+    "cancelled": PlanSpec("p0", "machine", (Step("ask", 1, "slow", seconds=1.0),), cancel_in_act=True),
+    "late": PlanSpec("p0", "machine", (Step("race", 1, "slow", seconds=0.4),), rollback_at=(20.0,)),
+}
+"""Plans whose first request is withdrawn after its worker has died, by people or by a timeout."""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("end", ENDS_OF_REQUESTS)
+@pytest.mark.parametrize("kind", get_args(EffectKind))
+def test_an_act_whose_request_is_withdrawn_when_its_worker_has_died_is_settled(
+    kind: EffectKind, end: str, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled: list[str] = []
+    settle = Settlement._settle
+
+    async def noted(self: Settlement, begun: Any, version: int) -> Any:
+        settled.append(begun.begun_by)
+        return await settle(self, begun, version)
+
+    monkeypatch.setattr(Settlement, "_settle", noted)
+    plan = ENDS_OF_REQUESTS[end]
+    plan = replace(plan, steps=(replace(plan.steps[0], effect=kind),))
+    acted = set()
+    for steps in (0, 2, 5):  # before the act, and after it
+        fault = Fault("crash act", 0.0, steps=steps, seconds=3.0)
+        outcome = simulate(Workload(steps, (plan,), (fault,), workers=workers, chaos_seconds=4.0))
+        assert outcome.violations == []
+        acted.add(any(isinstance(each.fact, ActFact) and each.fact.what == "acts" for each in outcome.history.entries))
+    assert settled == ["p0:1-0"] * 3
+    assert acted == {False, True}
+
+
+def test_seeds_have_workers_die_in_acts_of_plans_that_are_cancelled() -> None:
+    made = [make_workload(seed) for seed in range(100)]
+    struck = [each for each in made if any(fault.kind == "crash act" for fault in each.faults)]
+    assert any(plan.cancel_in_act for each in struck for plan in each.plans)
 
 
 @pytest.mark.parametrize(
