@@ -54,7 +54,10 @@ class People:
         await ending
 
     async def decide(self, service: Service) -> None:
-        """Decide about effects for which plans are paused, by what the service says, until cancelled."""
+        """Decide about effects for which plans are paused, by what the service says, until cancelled.
+
+        Rollbacks that were paused go on.
+        """
         for number in itertools.count():
             await asyncio.sleep(1.0)
             for kept in self._world.plans.all():
@@ -62,6 +65,8 @@ class People:
                 if PlanStatus(checkpoint.summary.status) is not PlanStatus.PAUSED:
                     continue
                 state = unpack(checkpoint.state)
+                if state.get("rollback") and state.get("pause_reason") == HELD:  # perhaps paused after it had ended
+                    await self._say(kept.correlation_id, RESUME, {}, f"go on:{kept.correlation_id}:{number}")
                 blocked = (state.get("rollback") or {}).get(BLOCKED, {})
                 for task, effect in (state.get("effects") or {}).items():
                     decision: dict[str, Any] = {}
@@ -91,12 +96,12 @@ class People:
 
     async def _signal(self, plan: PlanSpec, step: int, at: float) -> None:
         await _until(at)
-        await self._say(plan, plan.signal(step), {"signal": True}, f"signal:{plan.key}:{step}")
+        await self._say(plan.key, plan.signal(step), {"signal": True}, f"signal:{plan.key}:{step}")
 
     async def _pause(self, plan: PlanSpec, at: float) -> None:
         """Pause a plan, then resume it until it continues."""
         await _until(at)
-        await self._say(plan, PAUSE, {"reason": HELD}, f"pause:{plan.key}")
+        await self._say(plan.key, PAUSE, {"reason": HELD}, f"pause:{plan.key}")
         for number in itertools.count():
             await asyncio.sleep(3.0)
             kept = self._world.plans.find(plan.key)
@@ -106,7 +111,7 @@ class People:
             if PlanStatus(state["status"]).finished:
                 return
             if state.get("pause_reason") == HELD:
-                await self._say(plan, RESUME, {"input": {"again": True}}, f"resume:{plan.key}:{number}")
+                await self._say(plan.key, RESUME, {"input": {"again": True}}, f"resume:{plan.key}:{number}")
 
     async def _cancel(self, plan: PlanSpec, at: float) -> None:
         await _until(at)
@@ -114,7 +119,7 @@ class People:
 
     async def cancel(self, plan: PlanSpec) -> None:
         """Cancel a plan."""
-        await self._say(plan, CANCEL, {"reason": "not wanted"}, f"cancel:{plan.key}")
+        await self._say(plan.key, CANCEL, {"reason": "not wanted"}, f"cancel:{plan.key}")
 
     async def _roll_back(self, plan: PlanSpec, number: int, at: float) -> None:
         await _until(at)
@@ -122,12 +127,12 @@ class People:
             if self._world.plans.find(plan.key) is not None:
                 break
             await asyncio.sleep(0.5)
-        await self._say(plan, ROLLBACK, {"reason": "not wanted"}, f"rollback:{plan.key}:{number}")
+        await self._say(plan.key, ROLLBACK, {"reason": "not wanted"}, f"rollback:{plan.key}:{number}")
 
-    async def _say(self, plan: PlanSpec, event_type: str, data: dict[str, Any], event_id: str) -> None:
+    async def _say(self, plan: str, event_type: str, data: dict[str, Any], event_id: str) -> None:
         event = EventEnvelope(
             id=event_id, source="people", type=event_type, topic=EventTopic.PLAN_EVENTS, data=data,
-            correlation_id=plan.key, tenant_id=TENANT,
+            correlation_id=plan, tenant_id=TENANT,
         )  # fmt: skip
         await _patiently(lambda: self._client.bus.publish(event))
 
