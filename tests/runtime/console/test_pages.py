@@ -16,13 +16,14 @@ from dataclasses import dataclass, replace
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Locator, Page, Request, Route, async_playwright, expect
 from pydantic import BaseModel, Field, SecretStr
+from tests.runtime.console.legibility import CUT_PLACEHOLDERS, FAINT_TEXTS
 
 from plancast import (
     App,
@@ -357,6 +358,21 @@ async def test_plans_are_found_by_text_and_status_and_the_address_keeps_it(page:
     await page.get_by_label("Tenant").fill("find-us")
     await page.get_by_label("Tenant").press("Enter")
     await expect(page.locator(".plans tbody tr")).to_have_count(1)
+
+
+async def test_a_click_on_a_status_is_not_lost_while_its_count_changes(page: Page, deployed: Deployed) -> None:
+    await deployed.plan(6, session_id="click")
+    await page.goto(f"{deployed.url}/#/plans?session_id=click")
+    await expect(page.locator("#liveness")).to_have_text("Live")
+    chip = page.locator(".chip", has_text="completed")
+    await expect(chip.locator(".chip-count")).to_have_text("1")
+    await chip.hover()
+    await page.mouse.down()
+    await deployed.plan(7, session_id="click")
+    await expect(chip.locator(".chip-count")).to_have_text("2")
+    await page.mouse.up()
+    await expect(chip).to_have_attribute("aria-pressed", "true")
+    await expect(page).to_have_url(re.compile("status=completed"))
 
 
 async def test_search_attributes_have_columns_and_filter_the_list(page: Page, deployed: Deployed) -> None:
@@ -1095,6 +1111,45 @@ async def test_dark_mode_follows_the_system_until_somebody_chooses(page: Page) -
     assert await page.evaluate(ground) == light
 
 
+async def faint_texts(page: Page) -> list[str]:
+    """What stays hard to read when nothing loads or fades any more."""
+    found: list[str] = []
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(20):
+            while await page.locator(".loading").count() or (found := await page.evaluate(FAINT_TEXTS)):
+                await asyncio.sleep(0.05)
+    return found
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+async def test_all_text_has_the_contrast_of_wcag_aa(
+    page: Page, deployed: Deployed, colours: Literal["light", "dark"]
+) -> None:
+    waiting, ended, failed = await deployed.plan(914), await deployed.plan(9), await deployed.plan(915)
+    await deployed.client.plan(failed).cancel("ordered twice")
+    await page.emulate_media(color_scheme=colours, reduced_motion="reduce")
+    places = [f"plans/{waiting}?tab={tab}" for tab in ("way", "time", "data", "effects", "family")]
+    places += ["plans?goal=refund.goal", "plans?text=nothing-is-so", f"plans/{ended}", f"plans/{failed}", "plans/none"]
+    for where in [*places, "approvals", "deadletters", "runtime", "usage"]:
+        await page.evaluate("where => { location.hash = where }", f"#/{where}")
+        await expect(page.locator("main h1")).to_be_visible()
+        assert await faint_texts(page) == [], where
+
+    await show(page, waiting)
+    for name, send in (("Signal", "Send"), ("Cancel", "Cancel the plan"), ("Fork", "Fork"), ("Reject", "Reject")):
+        await page.locator("main").get_by_role("button", name=name).first.click()
+        dialog = page.get_by_role("dialog")
+        button = dialog.get_by_role("button", name=send)
+        if name in ("Signal", "Cancel"):
+            await dialog.locator("textarea").fill("{" if name == "Signal" else "")
+            await button.click()
+            await expect(dialog.get_by_role("alert")).to_be_visible()
+        await button.hover()
+        assert await faint_texts(page) == [], name
+        await page.keyboard.press("Escape")
+        await expect(dialog).to_have_count(0)
+
+
 async def test_a_phone_shows_every_page_without_scrolling_sideways(page: Page, deployed: Deployed) -> None:
     plan_id = await deployed.plan(905, customer="a-name-without-a-single-space-in-it" * 5)
     await page.set_viewport_size(PHONE)
@@ -1104,6 +1159,8 @@ async def test_a_phone_shows_every_page_without_scrolling_sideways(page: Page, d
         f"plans/{plan_id}?tab=data",
         f"plans/{plan_id}?tab=family",
         f"plans/{plan_id}?tab=time",
+        f"plans/{plan_id}?tab=effects",
+        "plans?goal=refund.goal",  # with the filters
     ]
     for where in [*places, "approvals", "deadletters", "runtime", "usage"]:
         await page.evaluate("where => { location.hash = where }", f"#/{where}")
@@ -1111,6 +1168,7 @@ async def test_a_phone_shows_every_page_without_scrolling_sideways(page: Page, d
         await expect(page.locator("main .loading")).to_have_count(0)
         wide = await page.evaluate("document.documentElement.scrollWidth")
         assert wide <= PHONE["width"], where
+        assert await page.evaluate(CUT_PLACEHOLDERS) == [], where
     await page.get_by_role("link", name="Approvals").click()  # the pages' links are in reach of a thumb
     await expect(page.get_by_role("heading", level=1)).to_have_text("Approvals")
 
@@ -1225,6 +1283,7 @@ async def test_loss_and_return_of_nats_are_said_within_three_seconds(context: Br
 async def test_a_plan_that_is_unknown_is_said_to_be(page: Page) -> None:
     await page.evaluate("location.hash = '#/plans/no-such-plan'")
     await expect(page.get_by_role("heading", name="No such plan")).to_be_visible()
+    await expect(page.locator("main")).to_contain_text("no-such-plan")
 
 
 async def test_with_tokens_one_logs_in_and_acts_in_ones_own_name(context: BrowserContext, deployed: Deployed) -> None:

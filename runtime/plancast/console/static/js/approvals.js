@@ -32,7 +32,7 @@ export function showApprovals({ main, query, signal }) {
   const open = h("ul", { class: "cards" });
   const outside = h("section", { class: "open-effects", "aria-label": "Effects to decide about", hidden: true }, h("h2", {}, "Effects to decide about"), h("p", { class: "page-text" }, "It is not known whether these were done, or their undo has failed: look it up, and say what you have found."), open);
   const bulk = h("div", { class: "bulk", role: "toolbar", "aria-label": "Answer the selected plans", hidden: true });
-  const search = h("input", { type: "search", class: "search-input", placeholder: "What is asked, goal, data, plan or tenant", "aria-label": "Search approvals", autocapitalize: "none", spellcheck: "false", value: filter.text });
+  const search = h("input", { type: "search", class: "search-input", placeholder: "What is asked, goal, data, plan …", "aria-label": "Search approvals", autocapitalize: "none", spellcheck: "false", value: filter.text });
   const mine = h("select", { "aria-label": "Assigned to", onchange: () => set({ assignee: mine.value }) },
     [["", "Assigned to anybody"], ["@me", "Assigned to me"], ["-", "Assigned to nobody"]].map(([value, label]) => h("option", { value }, label)));
   mine.value = ["", "@me", "-"].includes(filter.assignee) ? filter.assignee : "";

@@ -48,27 +48,29 @@ export function filterPanel(filter, { set, clear, columns, arrange }) {
   return made;
 }
 
-/** A button for each status, into `place`. */
+/** A button for each status, into `place`. They stay the same elements, so that no click is lost while counts change. */
 export function drawChips(place, chosen, counts, set) {
-  const sum = Object.values(counts).reduce((all, n) => all + n, 0);
   const known = Object.keys(counts).length > 0;
-  const chip = (value, label, n) =>
-    h(
-      "button",
-      {
-        class: `chip${value ? ` is-${value}` : ""}`,
-        type: "button",
-        "aria-pressed": String(chosen === value),
-        onclick: () => {
-          set({ status: value });
-          drawChips(place, value, counts, set);
-        },
-      },
-      value && h("span", { class: "dot", "aria-hidden": "true" }),
-      label,
-      known && h("span", { class: "chip-count", title: number(n) }, compact(n)),
-    );
-  const had = [...place.children].indexOf(document.activeElement);
-  put(place, chip("", "All", sum), STATUSES.map((each) => chip(each, each, counts[each] ?? 0)));
-  if (had >= 0) place.children[had].focus();
+  const sum = Object.values(counts).reduce((all, n) => all + n, 0);
+  if (!place.hasChildNodes()) put(place, ["", ...STATUSES].map((each) => chip(each, set)));
+  for (const each of place.children) {
+    const n = each.value ? (counts[each.value] ?? 0) : sum;
+    const count = each.querySelector(".chip-count");
+    each.setAttribute("aria-pressed", String(each.value === chosen));
+    Object.assign(count, { textContent: compact(n), title: number(n), hidden: !known });
+  }
+}
+
+function chip(value, set) {
+  const press = ({ currentTarget: made }) => {
+    for (const each of made.parentElement.children) each.setAttribute("aria-pressed", String(each === made));
+    set({ status: value });
+  };
+  return h(
+    "button",
+    { class: `chip${value ? ` is-${value}` : ""}`, type: "button", value, onclick: press },
+    value && h("span", { class: "dot", "aria-hidden": "true" }),
+    value || "All",
+    h("span", { class: "chip-count" }),
+  );
 }

@@ -28,7 +28,7 @@ export async function showPlan({ main, parts: [id], query, signal }) {
     plan = await (query.get("new") ? begun(main, id, signal) : api.get(api.plan(id), { signal }));
   } catch (error) {
     if (error.name === "AbortError" || signal.aborted) return;
-    if (error.status === 404) put(main, h("h1", {}, "No such plan"), empty("No such plan", "It does not exist, or it has ended and was deleted after its retention."), back());
+    if (error.status === 404) put(main, h("h1", {}, "No such plan"), empty(id, "It does not exist, or it has ended and was deleted after its retention."), back());
     else put(main, failed(error, () => showPlan({ main, parts: [id], query, signal })));
     return;
   }

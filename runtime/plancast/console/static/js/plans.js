@@ -47,7 +47,7 @@ export function showPlans({ main, query, signal }) {
   const search = h("input", {
     type: "search",
     class: "search-input",
-    placeholder: "Plan, goal, state, session, user or tenant",
+    placeholder: "Plan, goal, state, session, user …",
     "aria-label": "Search plans",
     autocapitalize: "none",
     spellcheck: "false",
