@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator
 
-from nats import errors as nats_errors
-
-from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
-from plancast_bus.jetstream.client.api import StoredMessage, read_direct
-from plancast_bus.jetstream.client.inbox import Inbox
+from plancast_bus.errors import AccessDenied, BusUnavailable
+from plancast_bus.jetstream.client.api import StoredMessage
 from plancast_bus.jetstream.messaging.stream_reader import Policy, StreamReader
 
 logger = logging.getLogger(__name__)
@@ -99,41 +95,9 @@ class DirectReader(StreamReader):
         return message.sequence if message is not None else 0
 
     async def _batch(self, stream: str, subject: str, start: int, size: int = BATCH) -> tuple[list[StoredMessage], int]:
-        """Return the next messages from a sequence on, and the number of those that follow.
-
-        Raises:
-            BusUnavailable: the response is missing or incomplete.
-        """
-        target = f"$JS.API.DIRECT.GET.{stream}"
-        ended: list[tuple[str, dict[str, str]]] = []
-
-        def on_status(status: str, headers: dict[str, str]) -> None:
-            ended.append((status, headers))
-            inbox.wake()
-
-        inbox = Inbox(self._client, on_status)
-        try:
-            await inbox.open()
-            request = {"seq": start, "next_by_subj": subject, "batch": size, "max_bytes": BATCH_BYTES}
-            await self._client.publish(target, json.dumps(request).encode(), inbox.subject)
-            while not ended:
-                heard = inbox.heard
-                await inbox.wait_for_next(self._connection.timeout)
-                if not ended and inbox.heard == heard:
-                    raise self._connection.unavailable(f"reading {stream} was interrupted")
-        except nats_errors.Error as error:
-            raise self._connection.unavailable(f"{stream} cannot be read") from error
-        finally:
-            await inbox.close()
-        status, headers = ended[0]
-        if status == "404":
-            return [], 0
-        if status == "503":
-            raise BusUnavailable(f"no response to {target}: its stream does not exist, or has no leader")
-        if status != "204":
-            raise BusError(f"{target} is refused: {status} {headers.get('Description', '')}")
-        found = [message for each in inbox.messages if (message := read_direct(each, target)) is not None]
-        pending = int(headers.get("Nats-Num-Pending", "0"))
+        """Return the next messages from a sequence on, and the number of those that follow; raises as :meth:`get`."""
+        request = {"seq": start, "next_by_subj": subject, "batch": size, "max_bytes": BATCH_BYTES}
+        found, pending = await self.get(stream, request)
         if pending and not found:
             raise self._connection.unavailable(f"reading {stream} was interrupted")
         return found, pending

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, Literal
 from uuid import uuid4
 
+from nats import errors as nats_errors
 from nats.aio.msg import Msg
 
-from plancast_bus.errors import BusError
-from plancast_bus.jetstream.client.api import JetStreamApi, StoredMessage
+from plancast_bus.errors import BusError, BusUnavailable
+from plancast_bus.jetstream.client.api import JetStreamApi, StoredMessage, read_direct
 from plancast_bus.jetstream.client.connection import Connection
 from plancast_bus.jetstream.client.inbox import Inbox
 
@@ -136,6 +137,43 @@ class StreamReader:
             end = start
             if len(piece) <= BATCH // 4:
                 span *= 4
+
+    async def get(self, stream: str, request: Mapping[str, Any]) -> tuple[list[StoredMessage], int]:
+        """Return the messages of one batched direct get, and the number of those that follow; from any replica.
+
+        Raises:
+            BusUnavailable: the response is missing or incomplete.
+            BusError: the server refuses the request.
+        """
+        target = f"$JS.API.DIRECT.GET.{stream}"
+        ended: list[tuple[str, dict[str, str]]] = []
+
+        def on_status(status: str, headers: dict[str, str]) -> None:
+            ended.append((status, headers))
+            inbox.wake()
+
+        inbox = Inbox(self._client, on_status)
+        try:
+            await inbox.open()
+            await self._client.publish(target, json.dumps(request).encode(), inbox.subject)
+            while not ended:
+                heard = inbox.heard
+                await inbox.wait_for_next(self._connection.timeout)
+                if not ended and inbox.heard == heard:
+                    raise self._connection.unavailable(f"reading {stream} was interrupted")
+        except nats_errors.Error as error:
+            raise self._connection.unavailable(f"{stream} cannot be read") from error
+        finally:
+            await inbox.close()
+        status, headers = ended[0]
+        if status == "404":
+            return [], 0
+        if status == "503":
+            raise BusUnavailable(f"no response to {target}: its stream does not exist, or has no leader")
+        if status != "204":
+            raise BusError(f"{target} is refused: {status} {headers.get('Description', '')}")
+        found = [message for each in inbox.messages if (message := read_direct(each, target)) is not None]
+        return found, int(headers.get("Nats-Num-Pending", "0"))
 
     async def subjects(self, stream: str, subject: str) -> dict[str, int]:
         """Return the subjects of the stored messages that match a filter, with their counts."""

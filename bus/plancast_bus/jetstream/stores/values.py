@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -22,9 +22,11 @@ from plancast_bus.subjects import decode_token
 CACHE_BYTES = 32 << 20
 """Contents that a connection keeps in memory: watchers and pages read the same ones again."""
 AT_ONCE = 32
-"""Messages under way at a time, each of up to :data:`FRAME_BYTES`."""
-
-
+"""Requests under way at a time, each for up to :data:`FRAME_BYTES`."""
+BATCH = 256
+"""Maximum number of values per request."""
+BATCH_BYTES = 2 * FRAME_BYTES
+"""Maximum bytes per response, headers included."""
 LEAST_DEFLATED = 512
 """Bytes from which a message is worth compressing."""
 MOST_AT_ONCE = 64 * 1024
@@ -73,27 +75,76 @@ class JetStreamValues(Store):
         writer: Writer = "runtime",
         stored_at: dict[bytes, float] | None = None,
     ) -> dict[bytes, bytes]:
-        contents: dict[bytes, bytes] = {}
+        found: dict[bytes, _Read] = {}
+        missing: dict[bytes, Reference] = {}
+        for each in references:
+            known = self._cache.get((tenant, each.digest))
+            if known is not None:
+                found[each.digest] = known
+            else:
+                missing[each.digest] = each
         places = asyncio.Semaphore(AT_ONCE)
 
-        async def read(reference: Reference) -> None:
-            key = tenant, reference.digest
-            found = self._cache.get(key)
-            if found is None:
-                name, numbers = reference.digest.hex(), range(frames_of(reference))
-                subjects = [self._subjects.value(tenant, name, frame, writer) for frame in numbers]
-                frames = await asyncio.gather(*(self._frame(subject, places) for subject in subjects))
-                parts = [each for each in frames if each is not None]
-                content = checked(reference, b"".join(each.content for each in parts) or None)
-                found = _Read(content, min(each.stored_at for each in parts))
-                if len(content) <= CACHE_BYTES:
-                    self._cache[key] = found
-            contents[reference.digest] = found.content
-            if stored_at is not None and self.writer == "runtime":
-                stored_at[reference.digest] = found.stored_at
+        async def read(batch: list[Reference]) -> None:
+            frames: dict[str, _Read] = {}
+            if len(batch) > 1:
+                async with places:
+                    frames = await self._batch([self._subject(tenant, each, 0, writer) for each in batch])
+            for each in batch:
+                content = await self._content(tenant, each, writer, frames, places)
+                if len(content.content) <= CACHE_BYTES:
+                    self._cache[tenant, each.digest] = content
+                found[each.digest] = content
 
-        await asyncio.gather(*map(read, references))
-        return contents
+        await asyncio.gather(*map(read, self._batches(missing.values())))
+        if stored_at is not None and self.writer == "runtime":
+            stored_at.update((digest, each.stored_at) for digest, each in found.items())
+        return {digest: each.content for digest, each in found.items()}
+
+    def _batches(self, references: Iterable[Reference]) -> Iterator[list[Reference]]:
+        """Divide references into those that are read with one request, and large ones, which take one for each frame.
+
+        Logins read each message by itself, from a dispatcher.
+        """
+        batch: list[Reference] = []
+        size = 0
+        for each in references:
+            size += each.size
+            if batch and (size > FRAME_BYTES or len(batch) == BATCH or self.writer != "runtime"):
+                yield batch
+                batch, size = [], each.size
+            batch.append(each)
+        if batch:
+            yield batch
+
+    async def _batch(self, subjects: list[str]) -> dict[str, _Read]:
+        """Return those of these messages that are found at once.
+
+        A replica may lag, and references of forged events may give a wrong size: the bytes of a request are bounded.
+        """
+        request = {"multi_last": subjects, "batch": len(subjects), "max_bytes": BATCH_BYTES}
+        messages, _ = await self._reader.get(self._names.values, request)
+        return {each.subject: await _read(each) for each in messages}
+
+    async def _content(
+        self, tenant: str, reference: Reference, writer: Writer, read: dict[str, _Read], places: asyncio.Semaphore
+    ) -> _Read:
+        """Return a content; its frames are those that were read, or else read now.
+
+        Raises:
+            UnreadableValue: it is missing or damaged.
+        """
+        subjects = [self._subject(tenant, reference, frame, writer) for frame in range(frames_of(reference))]
+        if len(subjects) == 1 and subjects[0] in read:
+            frames: list[_Read | None] = [read[subjects[0]]]
+        else:
+            frames = await asyncio.gather(*(self._frame(subject, places) for subject in subjects))
+        parts = [each for each in frames if each is not None]
+        content = checked(reference, b"".join(each.content for each in parts) or None)
+        return _Read(content, min(each.stored_at for each in parts))
+
+    def _subject(self, tenant: str, reference: Reference, frame: int, writer: Writer) -> str:
+        return self._subjects.value(tenant, reference.digest.hex(), frame, writer)
 
     async def _frame(self, subject: str, places: asyncio.Semaphore) -> _Read | None:
         async with places:
@@ -110,13 +161,7 @@ class JetStreamValues(Store):
 
     async def _stored(self, subject: str) -> _Read | None:
         message = await self._newest(self._names.values, subject)
-        if message is None:
-            return None
-        content = message.payload
-        if message.headers.get(ENCODING) == DEFLATE:
-            large = len(content) > MOST_AT_ONCE
-            content = await asyncio.to_thread(_inflated, content) if large else _inflated(content)
-        return _Read(content, message.time)
+        return await _read(message) if message is not None else None
 
     async def serve(self, subject: str) -> bytes:
         """Return what a login reads on a subject of ``Subjects.value_read``; empty if there is nothing."""
@@ -162,6 +207,14 @@ class JetStreamValues(Store):
             except ApiError as error:
                 if error.code not in MESSAGE_GONE:
                     raise
+
+
+async def _read(message: StoredMessage) -> _Read:
+    content = message.payload
+    if message.headers.get(ENCODING) == DEFLATE:
+        large = len(content) > MOST_AT_ONCE
+        content = await asyncio.to_thread(_inflated, content) if large else _inflated(content)
+    return _Read(content, message.time)
 
 
 def _inflated(payload: bytes) -> bytes:
