@@ -222,6 +222,8 @@ def _records(history: History) -> Iterator[Violation]:
             continue
         if record.state == "withdrawn" and not known:
             continue  # its plan has gone on without it, and it was not begun
+        if record.state == "failed" and [each["outcome"] for each in known] == ["failed"]:
+            continue  # it has gone on without it, and the look-up has not found it
         if record.state not in ("done", "unknown") or [each["outcome"] for each in known] not in (
             [record.state],
             ["unknown"],  # the machine has gone on with it, and a frozen process has told more later
@@ -338,7 +340,7 @@ def _ends(plan: _Plan) -> Iterator[str]:
 def _is_less_left(before: dict[str, Any], said: dict[str, Any]) -> bool:
     """True if an ended rollback has only dropped entries from what it names as left."""
     was, now = before.get("result") or {}, said["result"] or {}
-    if LEFT not in was or LEFT not in now or was["undone"] != now["undone"]:
+    if LEFT not in was or LEFT not in now or any(each not in now["undone"] for each in was["undone"]):
         return False
     return len(now[LEFT]) < len(was[LEFT]) and all(each in was[LEFT] for each in now[LEFT])
 

@@ -186,7 +186,10 @@ def _order(plan: _Life, plans: dict[str, _Life], acts: dict[str, _Act]) -> Itera
         begun = min((each.undone_first for each in done[first] if each.undone_first is not None), default=None)
         if begun is None:
             continue
-        left = plan.state_at(begun).get("rollback", {}).get(LEFT, {})
+        rollback = plan.state_at(begun).get("rollback")
+        if not rollback:
+            continue  # a child was rolled back by itself
+        left = rollback.get(LEFT, {})
         for other, later in steps.items():
             if other in left or not may_depend(later, step):
                 continue
