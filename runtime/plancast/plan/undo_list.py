@@ -22,6 +22,8 @@ REASON, ENDED = "reason", "ended"
 """Keys of a plan's ``rollback``: why it was begun; and that it has ended."""
 ASKED: Final = "asked"
 """Key: the plans that have asked for the rollback, each with the id of its event."""
+REPORTS: Final = "reports"
+"""Key: the id of the event to each child plan that has reported; a later report answers it too."""
 UNDOS: Final = "undos"
 """Key: the step that each undo under way is to undo, by the id of the undo's request, or of the event to a child."""
 BLOCKED: Final = "blocked"
@@ -169,6 +171,20 @@ def take_child_report(plan: PlanRecord, child: str, left: list[dict[str, str]]) 
         leave_entries(plan, child, left)
     else:
         plan.children[child] = UNDONE_CHILD
+
+
+def amend_child_report(plan: PlanRecord, child: str, left: list[dict[str, str]]) -> bool:
+    """Take what a child plan that has left something says later; False if it says nothing less.
+
+    One that names more is older, or the child has learnt of it since: it changes nothing but adds that.
+    """
+    before: list[dict[str, str]] = plan.rollback[LEFT].pop(child)
+    take_child_report(plan, child, left)
+    now, named = plan.rollback[LEFT].get(child, []), {(each["plan"], each["task"]) for each in before}
+    new = [each for each in now if (each["plan"], each["task"]) not in named]
+    if new:
+        leave_entries(plan, child, before + new)
+    return new != [] or now != before
 
 
 def _may_name(left: list[dict[str, str]], entry: EffectEntry) -> bool:

@@ -33,9 +33,11 @@ from plancast.plan.undo_list import (
     GIVEN_UP,
     LEFT,
     REASON,
+    REPORTS,
     UNANSWERED,
     UNDOS,
     UNLISTED,
+    amend_child_report,
     begin_rollback,
     blocked_steps,
     is_left_done,
@@ -91,7 +93,7 @@ async def start_rollback(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
         return TurnOutcome.EMIT
     begin_rollback(plan, given_reason(turn.event, "rolled back"))
     if asker is not None:
-        plan.rollback[ASKED] = [*plan.rollback[ASKED], asker]
+        plan.rollback[ASKED] = [*(each for each in plan.rollback[ASKED] if each[0] != asker[0]), asker]
     return TurnOutcome.COMMIT
 
 
@@ -108,13 +110,37 @@ def answer_unknown(turn: TurnRecord) -> TurnOutcome:
 def undo_late(turn: TurnRecord, plan: PlanContext) -> bool:
     """Go on with a rollback that has ended, if a late answer has told the plan of more to undo."""
     left = plan.rollback.get(LEFT, {})
-    if _take_late(turn, plan):
-        plan.result, plan.error = plan.result | {LEFT: left_of(plan)}, rollback_error(plan)
+    is_less = _take_late(turn, plan)
     if not is_left_done(plan):
+        if is_less:
+            _amend(turn, plan)
         return False
     begin_rollback(plan, plan.rollback[REASON])
     plan.rollback[LEFT] = left
     return True
+
+
+def take_report(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
+    """Take the report of a child plan that was asked to roll back; a later one amends what it has left."""
+    data = turn.event.data if isinstance(turn.event.data, dict) else {}
+    child, asked = (each if isinstance(each, str) else "" for each in (data.get("plan"), data.get("request")))
+    undos, reports = plan.rollback.get(UNDOS, {}), plan.rollback.get(REPORTS, {})
+    if child in plan.children and undos.get(asked) == child:
+        del undos[asked]
+        plan.rollback.setdefault(REPORTS, {})[child] = asked
+        if data.get(_UNKNOWN):
+            values = {"plan": child, "task": "", "event_type": "", "key": ""}
+            why = "its plan is unknown, or was forgotten after its retention"
+            leave_entries(plan, child, [values | {"reason": why}])
+        else:
+            take_child_report(plan, child, read_left(data.get("left")))
+        return TurnOutcome.COMMIT
+    is_later = child in plan.children and reports.get(child) == asked and child in plan.rollback.get(LEFT, {})
+    if not is_later or data.get(_UNKNOWN) or not amend_child_report(plan, child, read_left(data.get("left"))):
+        return turn.ignored(f"the plan does not wait for the rollback of {child!r:.80}")
+    if ENDED in plan.rollback:
+        _amend(turn, plan)
+    return TurnOutcome.COMMIT
 
 
 async def take_in_rollback(turn: TurnRecord, plan: PlanContext) -> TurnOutcome | None:
@@ -176,7 +202,7 @@ async def _take_control(turn: TurnRecord, plan: PlanContext) -> TurnOutcome | No
     if event_type == ROLLBACK:
         return await start_rollback(turn, plan)
     if event_type == ROLLED_BACK:
-        return _take_report(turn, plan)
+        return take_report(turn, plan)
     if event_type == RESOLVE_EFFECT:
         return _take_decision(turn, plan)
     if event_type == FOLLOW:
@@ -191,24 +217,6 @@ async def _take_control(turn: TurnRecord, plan: PlanContext) -> TurnOutcome | No
     if event_type == WAKE and find_stall(plan, turn.now, 0.0) is not None and await wake(turn, plan):
         return TurnOutcome.COMMIT
     return turn.ignored(_HOLDS) if answered_request(turn.event) not in plan.requests else None
-
-
-def _take_report(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
-    """Take the report of a child plan; only the one that was asked for, of a child that was asked, counts."""
-    data = turn.event.data if isinstance(turn.event.data, dict) else {}
-    child, asked = data.get("plan"), data.get("request")
-    undos = plan.rollback.get(UNDOS, {})
-    known = isinstance(asked, str) and isinstance(child, str) and child in plan.children
-    if not known or undos.get(asked) != child:
-        return turn.ignored(f"the plan does not wait for the rollback of {child!r:.80}")
-    del undos[asked]
-    if data.get(_UNKNOWN):
-        values = {"plan": child, "task": "", "event_type": "", "key": ""}
-        why = "its plan is unknown, or was forgotten after its retention"
-        leave_entries(plan, child, [values | {"reason": why}])
-    else:
-        take_child_report(plan, child, read_left(data.get("left")))
-    return TurnOutcome.COMMIT
 
 
 def _take_decision(turn: TurnRecord, plan: PlanContext) -> TurnOutcome | None:
@@ -348,10 +356,18 @@ async def _end(turn: TurnRecord, plan: PlanContext) -> None:
     left = left_of(plan)
     plan.result = {"undone": undone_of(plan), LEFT: left}
     state, askers = plan.rollback, plan.rollback[ASKED]
-    plan.rollback = {name: state[name] for name in (REASON, LEFT) if state.get(name)} | {ENDED: True}
+    plan.rollback = {name: state[name] for name in (REASON, LEFT, ASKED, REPORTS) if state.get(name)} | {ENDED: True}
     await plan.fail(rollback_error(plan))
     for asker in askers:
         _report(turn, asker, {"plan": plan.correlation_id, LEFT: left})
+
+
+def _amend(turn: TurnRecord, plan: PlanContext) -> None:
+    """Say what a rollback that has ended has left by now, also to the plans that have asked for it."""
+    plan.result = {"undone": undone_of(plan), LEFT: left_of(plan)}
+    plan.error = rollback_error(plan)
+    for asker in plan.rollback.get(ASKED, ()):
+        _report(turn, asker, {"plan": plan.correlation_id, LEFT: left_of(plan)})
 
 
 def _report(turn: TurnRecord, asker: list[str], data: dict[str, Any]) -> None:

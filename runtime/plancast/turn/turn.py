@@ -7,7 +7,16 @@ from typing import Any
 from plancast.context import GoalContext
 from plancast.errors import InvalidApp, InvalidDecision, InvalidStateMachine, TerminalError
 from plancast.plan.context import PlanContext
-from plancast.plan.control_events import BEGIN_AFTER, CANCEL, DEADLINE, FORK, REJECT, RESOLVE_EFFECT, RESUME
+from plancast.plan.control_events import (
+    BEGIN_AFTER,
+    CANCEL,
+    DEADLINE,
+    FORK,
+    REJECT,
+    RESOLVE_EFFECT,
+    RESUME,
+    ROLLED_BACK,
+)
 from plancast.plan.effects import HELD, hold_for_others
 from plancast.plan.event_fields import error_text, words_of
 from plancast.plan.status import PENDING, RUNNING
@@ -29,6 +38,7 @@ from plancast.turn.rollback import (
     is_rollback,
     start_rollback,
     take_in_rollback,
+    take_report,
     undo_late,
 )
 from plancast.turn.timers import deadline_error, fail_on_early_answers, note_requests, reconcile_requests
@@ -75,6 +85,8 @@ class Turn(EventTurn):
             outcome = await self._offer_apart(self.plan)
         elif self.plan.status.finished and self.event.topic == PLAN_EVENTS and self.event.type == RESOLVE_EFFECT:
             return await CONTROLS[RESOLVE_EFFECT](self, self.plan)
+        elif self.plan.status.finished and self.event.topic == PLAN_EVENTS and self.event.type == ROLLED_BACK:
+            outcome = take_report(self, self.plan)
         elif self.plan.status.finished:
             follows = is_follow(self.event)
             ended = str(self.plan.status)

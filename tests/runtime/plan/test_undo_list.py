@@ -94,7 +94,8 @@ async def nothing_is_left(plan: Any) -> None:
         return result is not None and not result["left"]
 
     await until(is_so)
-    assert "left" not in (await plan.state())["error"]
+    state = await plan.state()
+    assert state["error"] == f"rolled_back: {state['rollback']['reason']}"
 
 
 @pytest.mark.parametrize("steps", [(TASK, "kid.goal"), ("kid.goal", TASK), ("kid.goal", "kid.goal")])
@@ -191,6 +192,23 @@ async def test_a_request_that_was_withdrawn_before_it_began_is_not_left() -> Non
         await other.result(timeout=30)
         assert provider.done == ["act"]
         assert await plan.effects() == [], "it has none"
+
+
+async def test_what_a_child_learns_after_its_report_is_not_left_of_its_parent() -> None:
+    provider, planner = Provider(repeat="never", concurrency=1), Planner("p")
+    planner.add_goal("long.goal", machine(TASK))
+    planner.add_goal("kid.goal", machine(TASK, timeout_seconds=0.1))
+    planner.add_goal("mid.goal", machine("kid.goal"))
+    planner.add_goal("top.goal", machine("mid.goal"))
+    async with PlancastTest(App("a", planners=[planner], workers=[provider.worker])) as env:
+        other = await env.submit("long.goal", {})
+        await provider.begun.wait()
+        plan = await env.submit("top.goal", {})
+        [entry] = await rolled_back(plan)
+        assert entry["plan"] not in ("", plan.plan_id)
+        provider.gate.set()
+        await nothing_is_left(plan)
+        await other.result(timeout=30)
 
 
 async def test_a_child_that_was_cancelled_before_it_began_is_not_left() -> None:

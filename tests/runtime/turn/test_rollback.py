@@ -613,6 +613,38 @@ class TestChildren:
         ended(trip, "rolled_back: no trip")
         assert {"plan": child} in trip.plan.result["undone"]
 
+    async def test_a_later_report_of_a_child_amends_what_is_left_and_is_passed_on(self) -> None:
+        trip = a_family()
+        await trip.goal()
+        await trip.done("flight")
+        (child,) = trip.plan.requests
+        (asked,) = published(await trip.roll_back(plan="parent"))
+        entries = [
+            {"plan": child, "task": f"{child}:{n}-0", "event_type": "x.y", "key": "", "reason": "r"} for n in (1, 2)
+        ]
+        told = {"plan": child, "request": asked.id, "left": entries}
+        (flight,) = undos(await trip.signal("plan.rolled_back", told))
+        (report,) = [each for each in published(await trip.undone(flight)) if each.type == "plan.rolled_back"]
+        assert report.data["left"] == trip.plan.result["left"] == entries
+        for forged in (
+            {**told, "left": [], "request": "e1"},
+            {**told, "left": [], "plan": "q"},
+            told,
+            {**told, "unknown": True},
+        ):
+            await trip.signal("plan.rolled_back", forged)
+            assert trip.verdict is TurnOutcome.IGNORE
+        (report,) = published(await trip.signal("plan.rolled_back", {**told, "left": entries[1:]}))
+        assert report.data == {"plan": "plan-1", "request": report.data["request"], "left": entries[1:]}
+        assert trip.plan.result["left"] == entries[1:]
+        more = entries[0] | {"task": f"{child}:7-0"}
+        await trip.signal("plan.rolled_back", {**told, "left": [more]})
+        assert trip.plan.result["left"] == [entries[1], more], "nothing is dropped for what is new"
+        (report,) = published(await trip.signal("plan.rolled_back", {**told, "left": []}))
+        assert report.data["left"] == trip.plan.result["left"] == []
+        assert trip.plan.error == "rolled_back: no trip"
+        assert {"plan": child} in trip.plan.result["undone"]
+
     async def test_a_running_child_is_rolled_back_at_once_and_not_cancelled(self) -> None:
         trip = a_family()
         await trip.goal()
