@@ -291,8 +291,9 @@ def _order(plan: _Plan, history: History) -> Iterator[Violation]:
 
 
 def _is_taken_late(event: dict[str, Any]) -> bool:
-    """True for what an ended plan still takes: an effect's outcome, a person's decision about one, a rollback."""
-    return read_note(event.get("metadata")) is not None or event.get("type") in (RESOLVE_EFFECT, ROLLBACK)
+    """True for what an ended plan still takes: outcomes of effects, decisions about them, rollbacks and reports."""
+    taken = (RESOLVE_EFFECT, ROLLBACK, ROLLED_BACK)
+    return read_note(event.get("metadata")) is not None or event.get("type") in taken
 
 
 def _ending(plan: _Plan) -> Iterator[Violation]:
@@ -324,17 +325,19 @@ def _ending(plan: _Plan) -> Iterator[Violation]:
 def _ends(plan: _Plan) -> Iterator[str]:
     """The statuses in which a plan has ended: a rollback ends it again, perhaps in the turn of its begin.
 
-    What it names as left no more since it was answered after all is no end.
+    A later report of a child is no end, nor is what it names as left no more since it was answered after all.
     """
     before: dict[str, Any] = {}
+    was_finished = False
     for commit in plan.commits:
         status = PlanStatus(commit.checkpoint.summary.status)
         state = unpack(commit.checkpoint.state)
         said = {name: state.get(name) for name in ("status", "error", "result")}
         event = unpack(commit.checkpoint.timeline[-1])["event"] if commit.checkpoint.timeline else {}
-        if status.finished and ((said != before and not _is_less_left(before, said)) or event.get("type") == ROLLBACK):
+        amends = was_finished and (event.get("type") == ROLLED_BACK or _is_less_left(before, said))
+        if status.finished and ((said != before and not amends) or event.get("type") == ROLLBACK):
             yield status
-        before = said
+        before, was_finished = said, status.finished
 
 
 def _is_less_left(before: dict[str, Any], said: dict[str, Any]) -> bool:
