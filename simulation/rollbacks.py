@@ -14,7 +14,7 @@ from typing import Any, Final
 from plancast.effects.wire import read_note
 from plancast.plan.effects import DONE, UNDONE, UNKNOWN
 from plancast.plan.status import PlanStatus
-from plancast.plan.undo_list import ENDED, LEFT, UNANSWERED
+from plancast.plan.undo_list import ENDED, LEFT, UNANSWERED, UNDOS
 from plancast.plan.undo_order import Step, may_depend, sent_revision
 from plancast_bus.events.codec import unpack
 from simulation.acts import EFFECTS, KEYED, act_type
@@ -89,6 +89,15 @@ class _Life:
         before = [turn for at, turn in self.turns if at < place]
         state: dict[str, Any] = unpack(before[-1].checkpoint.state) if before else {}
         return state
+
+    def left_while_undone(self, step: str, place: int) -> set[str]:
+        """The steps that it has named as left since it has sent the undo of a step, up to a place in the history."""
+        left = set(self.state_at(place)["rollback"].get(LEFT, {}))
+        for at, turn in self.turns:
+            rollback = unpack(turn.checkpoint.state).get("rollback") or {}
+            if at < place and step in rollback.get(UNDOS, {}).values():
+                left |= rollback.get(LEFT, {}).keys()
+        return left
 
 
 def check_rollbacks(history: History) -> Iterator[Violation]:
@@ -186,10 +195,9 @@ def _order(plan: _Life, plans: dict[str, _Life], acts: dict[str, _Act]) -> Itera
         begun = min((each.undone_first for each in done[first] if each.undone_first is not None), default=None)
         if begun is None:
             continue
-        rollback = plan.state_at(begun).get("rollback")
-        if not rollback:
+        if not plan.state_at(begun).get("rollback"):
             continue  # a child was rolled back by itself
-        left = rollback.get(LEFT, {})
+        left = plan.left_while_undone(first, begun)
         for other, later in steps.items():
             if other in left or not may_depend(later, step):
                 continue
