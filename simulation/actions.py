@@ -12,9 +12,9 @@ from plancast.client.client import Client
 from plancast.client.handle import PlanHandle
 from plancast.errors import PlanCancelled, PlanFailed
 from plancast.plan.control_events import CANCEL, PAUSE, RESOLVE_EFFECT, RESUME, ROLLBACK
-from plancast.plan.effects import UNKNOWN
+from plancast.plan.effects.entries import UNKNOWN
+from plancast.plan.effects.undo_list import BLOCKED
 from plancast.plan.status import PlanStatus
-from plancast.plan.undo_list import BLOCKED
 from plancast_bus.errors import BusUnavailable, PublishRefused
 from plancast_bus.events.codec import unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic

@@ -15,8 +15,8 @@ from typing import Any
 
 from plancast.effects.wire import read_note
 from plancast.plan.control_events import RESOLVE_EFFECT, ROLLBACK, ROLLED_BACK
+from plancast.plan.effects.undo_list import ENDED, LEFT
 from plancast.plan.status import PlanStatus
-from plancast.plan.undo_list import ENDED, LEFT
 from plancast_bus.events.codec import decode, unpack
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.ports.checkpoints import Checkpoint

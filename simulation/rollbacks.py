@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from plancast.effects.wire import read_note
-from plancast.plan.effects import DONE, UNDONE, UNKNOWN
+from plancast.plan.effects.entries import DONE, UNDONE, UNKNOWN
+from plancast.plan.effects.undo_list import ENDED, LEFT, UNANSWERED, UNDOS
+from plancast.plan.effects.undo_order import Step, may_depend, sent_revision
 from plancast.plan.status import PlanStatus
-from plancast.plan.undo_list import ENDED, LEFT, UNANSWERED, UNDOS
-from plancast.plan.undo_order import Step, may_depend, sent_revision
 from plancast_bus.events.codec import unpack
 from simulation.acts import EFFECTS, KEYED, act_type
 from simulation.history import ActFact, Committed, History

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from plancast.agents.registry import AgentRegistry
-from plancast.plan.effects import EFFECTS_UNKNOWN
+from plancast.plan.effects.entries import EFFECTS_UNKNOWN
 from plancast.plan.status import WAITING
 from plancast.plan_store.listed_status import ListedStatuses
 from plancast_bus.ports.bus import Bus

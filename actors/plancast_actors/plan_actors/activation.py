@@ -12,9 +12,9 @@ from hashlib import blake2b
 from typing import TypeVar
 
 from plancast.plan.context import PlanContext
-from plancast.plan.effects import EFFECTS_UNKNOWN
+from plancast.plan.effects.entries import EFFECTS_UNKNOWN
+from plancast.plan.effects.undo_list import asks_about_effects
 from plancast.plan.serialization import pack_state
-from plancast.plan.undo_list import asks_about_effects
 from plancast.state_machine.machine import Machine
 from plancast.turn.turn import Turn
 from plancast.turn_record.lifecycle import lifecycle_effects, log_move

@@ -19,8 +19,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from plancast.errors import PlanNotFound
+from plancast.plan.effects.undo_order import sent_revision
 from plancast.plan.status import PlanStatus
-from plancast.plan.undo_order import sent_revision
 from plancast.plan_store.store import find_checkpoint, unbegun_plan
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable, InvalidEnvelope
 from plancast_bus.event_data import in_full

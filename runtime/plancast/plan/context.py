@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Self
 from plancast.context import PlatformContext
 from plancast.errors import ForeignPlan, PlanFinished
 from plancast.plan import early_events, state_moves, transitions
-from plancast.plan.effects import waits_for_effects
+from plancast.plan.atomic_move import AtomicMove
+from plancast.plan.effects.entries import waits_for_effects
+from plancast.plan.effects.undo_list import begin_rollback, is_rolling_back
 from plancast.plan.event_fields import error_text
 from plancast.plan.record import WAITING_FOR, PlanRecord
-from plancast.plan.rollback import Rollback
 from plancast.plan.serialization import fields_of, to_state
 from plancast.plan.shared_values import shared_value
 from plancast.plan.status import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, PlanStatus
-from plancast.plan.undo_list import begin_rollback, is_rolling_back
 from plancast.state_machine.machine import Machine
 from plancast.state_machine.states import StateConfig
 
@@ -168,7 +168,7 @@ class PlanContext(PlanRecord):
         self._require_unfinished()
         if self._turn is not None and self._turn.plan is not self:
             self._claim()  # apart from the move: what was sent before the plan existed stays its own
-        with Rollback(self, self._turn):
+        with AtomicMove(self, self._turn):
             await self._advance(trigger_event)
 
     def is_complete(self) -> bool:
@@ -185,11 +185,11 @@ class PlanContext(PlanRecord):
             return
         if self._finished:
             if result is not None and not self._finalized:
-                with Rollback(self, self._turn):
+                with AtomicMove(self, self._turn):
                     self._finalized = self._responds_again(result)
             return
         self._claim()
-        with Rollback(self, self._turn):
+        with AtomicMove(self, self._turn):
             if result is not None:
                 self.result = result
                 self.results["final"] = result
@@ -262,7 +262,7 @@ class PlanContext(PlanRecord):
         if self.status is not PAUSED or waits_for_effects(self):
             return
         self._claim()
-        with Rollback(self, self._turn):
+        with AtomicMove(self, self._turn):
             waited = WAITING_FOR in self.results
             state_moves.end_wait(self)
             self.results["user_input"] = input_data

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from plancast.plan.effects import EffectEntry
+from plancast.plan.effects.entries import EffectEntry
 from plancast.plan.requests import Request
 from plancast.plan.status import PAUSED, PENDING, PlanStatus
 from plancast.state_machine.machine import START, Machine
@@ -129,7 +129,7 @@ class PlanRecord(_Open):
     """Numbers of the oldest done effects without an undo, and of the oldest such requests, that the plan lists no more,
     by the types of their tasks: a rollback names them."""
     rollback: dict[str, Any] = field(default_factory=dict)
-    """A rollback that is under way or has ended (:mod:`plancast.plan.undo_list`); empty: there was none."""
+    """A rollback that is under way or has ended (:mod:`plancast.plan.effects.undo_list`); empty: there was none."""
     kept: list[dict[str, Any]] = field(default_factory=list)
     """Events that arrived before any state waited for them, oldest first."""
     _context: Any = field(default=None, repr=False, compare=False)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from plancast.plan.effects import EffectEntry
+from plancast.plan.effects.entries import EffectEntry
 from plancast.plan.record import PlanRecord
 from plancast.plan.requests import Request
 from plancast.tasks.registry import TaskRegistry

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from plancast.plan.effects import UNKNOWN
+from plancast.plan.effects.entries import UNKNOWN
 from plancast.plan.event_fields import event_data, event_type_of
 from plancast.plan.record import PlanRecord, tasks_of
 from plancast.tasks.registry import TaskRegistry

@@ -11,7 +11,7 @@ from plancast.errors import InvalidAnswer, NotAwaited, PlancastError
 from plancast.json_values.limits import shown
 from plancast.json_values.schemas import faults_at
 from plancast.plan.control_events import RESUME
-from plancast.plan.effects import HELD
+from plancast.plan.effects.entries import HELD
 from plancast.plan.record import HOLD, WAITING_FOR, position
 from plancast.plan.requests import WAIT, Request, wait_id
 from plancast.plan.status import PAUSED, RUNNING

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from plancast.errors import NotAwaited, PlancastError
 from plancast.json_values.normalize import plain
-from plancast.plan.effects import DONE, EFFECTS_UNKNOWN, NOT_GIVEN, PENDING, UNKNOWN, EffectEntry
+from plancast.plan.effects.entries import DONE, EFFECTS_UNKNOWN, NOT_GIVEN, PENDING, UNKNOWN, EffectEntry
+from plancast.plan.effects.undo_list import BLOCKED
 from plancast.plan.requests import Request
-from plancast.plan.undo_list import BLOCKED
 from plancast_bus.errors import AccessDenied, BusUnavailable
 from plancast_bus.events.codec import unpack
 from plancast_bus.ports.bus import Bus

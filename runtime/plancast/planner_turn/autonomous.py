@@ -23,13 +23,13 @@ from plancast.models.port import CURRENT_REASONER, ReasonerPort
 from plancast.plan import early_events
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import RESUME
-from plancast.plan.effects import pause_for, repeated
+from plancast.plan.effects.entries import pause_for, repeated
+from plancast.plan.effects.undo_list import is_rolling_back
 from plancast.plan.record import WAITING_FOR
 from plancast.plan.requests import WAIT, Request
 from plancast.plan.state_moves import end_wait
 from plancast.plan.status import PAUSED, RUNNING
 from plancast.plan.task_responses import awaited_is_resolved, drop_unwanted, take_answer
-from plancast.plan.undo_list import is_rolling_back
 from plancast.planner_turn.deliberation import Deliberation
 from plancast.planner_turn.trajectory import trigger_entry
 from plancast.planners.contract import AutonomousPlanner, RunContext, WakeMode, resolve_wake_mode

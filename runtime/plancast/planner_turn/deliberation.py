@@ -18,10 +18,10 @@ from plancast.errors import BudgetExhausted, RetryableError
 from plancast.models.decorators import MeteredReasoner
 from plancast.models.port import ReasonerPort, ReasonRequest
 from plancast.models.reservation import Reservation, estimate, reserve
+from plancast.plan.atomic_move import AtomicMove
 from plancast.plan.context import PlanContext
+from plancast.plan.effects.undo_list import is_rolling_back
 from plancast.plan.record import tasks_of
-from plancast.plan.rollback import Rollback
-from plancast.plan.undo_list import is_rolling_back
 from plancast.planner_turn.trajectory import add_decision, add_event, read_entry
 from plancast.planners.contract import RunBudget, RunContext, RunControl, TrajectoryEntry
 from plancast.planners.run_context import build_run, trigger_of
@@ -90,7 +90,7 @@ class Deliberation:
             pending: Send the tasks, too, that the planner has registered by itself.
         """
         record, plan = self._record, self._plan
-        with Rollback(plan, record):
+        with AtomicMove(plan, record):
             await execute_decision(decision, record.context, plan=plan, definitions=run.events)
             if pending and not is_rolling_back(plan):
                 await send_pending(record.context, plan, run.events)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from plancast.plan.effects import HELD, is_given_up, is_unknown, waits_for_effects
+from plancast.plan.effects.entries import HELD, is_given_up, is_unknown, waits_for_effects
 from plancast.plan.event_fields import answered_request, is_fact
 from plancast.plan.record import WAITING_FOR, PlanRecord, is_held
 from plancast.plan.requests import WAIT, Request

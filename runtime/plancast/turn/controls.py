@@ -23,7 +23,7 @@ from plancast.plan.control_events import (
     cancel_reason,
     given_reason,
 )
-from plancast.plan.effects import waits_for_effects
+from plancast.plan.effects.entries import waits_for_effects
 from plancast.plan.record import HELD_WAIT, HOLD, WAITING_FOR, is_held
 from plancast.plan.status import PlanStatus
 from plancast.planner_turn.autonomous import autonomous_turn

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from plancast.effects.wire import RESOLUTION, EffectNote, read_note
 from plancast.plan.context import PlanContext
-from plancast.plan.effects import (
+from plancast.plan.effects.entries import (
     DECISIONS,
     DONE,
     EFFECT_UNKNOWN,
@@ -22,11 +22,11 @@ from plancast.plan.effects import (
     effect_now,
     is_unknown,
 )
+from plancast.plan.effects.undo_list import LEFT
 from plancast.plan.event_fields import answered_request, error_text
 from plancast.plan.record import WAITING_FOR
 from plancast.plan.requests import is_request_of
 from plancast.plan.status import PAUSED
-from plancast.plan.undo_list import LEFT
 from plancast.planner_turn.trajectory import add_event
 from plancast.state_machine.machine import base_of
 from plancast.turn_record.environment import TurnOutcome

@@ -12,13 +12,13 @@ from plancast.errors import PlanFinished
 from plancast.plan import early_events, state_moves
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import RESUME
-from plancast.plan.effects import HELD, held_for, hold, waits_for_effects
+from plancast.plan.effects.entries import HELD, held_for, hold, waits_for_effects
+from plancast.plan.effects.undo_list import is_rolling_back
 from plancast.plan.event_fields import answered_request
 from plancast.plan.record import HOLD, is_held
 from plancast.plan.requests import Request
 from plancast.plan.status import PAUSED, PENDING, RUNNING
 from plancast.plan.task_responses import close_request
-from plancast.plan.undo_list import is_rolling_back
 from plancast.planner_turn.autonomous import autonomous_turn
 from plancast.planner_turn.deliberation import Deliberation, deliberation_of_handler
 from plancast.planners.planner import Handler, call_handler, wants_four

@@ -16,7 +16,7 @@ from plancast.decisions.executor import WAITING_EVENT
 from plancast.errors import CannotReplay, PlanFinished
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import FORK
-from plancast.plan.effects import HELD
+from plancast.plan.effects.entries import HELD
 from plancast.plan.event_fields import answered_request
 from plancast.plan.record import HOLD, WAIT_TIMEOUT, WAITING_FOR
 from plancast.plan.requests import WAIT, Request, effect_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from plancast.effects.wire import read_note
-from plancast.plan.effects import is_unknown
+from plancast.plan.effects.entries import is_unknown
 from plancast.plan.event_fields import answered_request
 from plancast.plan.record import PlanRecord
 from plancast.plan.requests import Request

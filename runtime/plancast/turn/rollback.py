@@ -1,8 +1,8 @@
 """Rollback of a plan: undoes what its tasks have done, and has its child plans undo what theirs have.
 
 A plan that is rolled back calls no code of the app. Each of its turns takes one event, and sends all undos that are
-ready (:mod:`plancast.plan.undo_order`). Requests that are open when it begins are awaited: what they have done is
-undone too. A child plan is undone by itself, and reports. The plan waits for a person where an undo has failed.
+ready (:mod:`plancast.plan.effects.undo_order`). Requests that are open when it begins are awaited: what they have done
+is undone too. A child plan is undone by itself, and reports. The plan waits for a person where an undo has failed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,8 @@ from plancast.plan.control_events import (
     WAKE,
     given_reason,
 )
-from plancast.plan.effects import DONE, UNDONE, UNKNOWN
-from plancast.plan.event_fields import answered_request, error_text, event_data
-from plancast.plan.record import HOLD
-from plancast.plan.requests import WAIT
-from plancast.plan.status import PAUSED, RUNNING
-from plancast.plan.undo_list import (
+from plancast.plan.effects.entries import DONE, UNDONE, UNKNOWN
+from plancast.plan.effects.undo_list import (
     ASKED,
     BLOCKED,
     ENDED,
@@ -53,7 +49,11 @@ from plancast.plan.undo_list import (
     unsettled_steps,
     wait_reason,
 )
-from plancast.plan.undo_order import ready_steps, sent_revision
+from plancast.plan.effects.undo_order import ready_steps, sent_revision
+from plancast.plan.event_fields import answered_request, error_text, event_data
+from plancast.plan.record import HOLD
+from plancast.plan.requests import WAIT
+from plancast.plan.status import PAUSED, RUNNING
 from plancast.turn.dependencies import add_follower
 from plancast.turn.effects import resolve_effect
 from plancast.turn.stall import find_stall, wake

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from plancast.json_values.model import MAX_SECONDS
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import CANCEL, DEADLINE
-from plancast.plan.effects import hold
+from plancast.plan.effects.entries import hold
 from plancast.plan.event_fields import answered_request
 from plancast.plan.record import is_held
 from plancast.plan.requests import WAIT, Request

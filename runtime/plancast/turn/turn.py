@@ -17,10 +17,10 @@ from plancast.plan.control_events import (
     RESUME,
     ROLLED_BACK,
 )
-from plancast.plan.effects import HELD, hold_for_others
+from plancast.plan.effects.entries import HELD, hold_for_others
+from plancast.plan.effects.undo_list import is_rolling_back
 from plancast.plan.event_fields import error_text, words_of
 from plancast.plan.status import PENDING, RUNNING
-from plancast.plan.undo_list import is_rolling_back
 from plancast.plan_tree import SHARE, TOP, Place, read_place
 from plancast.planner_turn.autonomous import AutonomousTurn
 from plancast.planners.contract import version_of

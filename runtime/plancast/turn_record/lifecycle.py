@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from plancast.plan.context import PlanContext
-from plancast.plan.effects import waits_for_effects
+from plancast.plan.effects.entries import waits_for_effects
 from plancast.plan.record import WAIT_TIMEOUT, WAITING_FOR
 from plancast.plan.status import PAUSED, PENDING, RUNNING
 from plancast.state_machine.machine import START

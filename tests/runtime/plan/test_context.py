@@ -18,7 +18,7 @@ from plancast import (
     StateConfig,
     StateTransition,
 )
-from plancast.plan.effects import EffectEntry
+from plancast.plan.effects.entries import EffectEntry
 from plancast.plan.serialization import pack_state, to_state
 from plancast_bus.events.codec import unpack
 

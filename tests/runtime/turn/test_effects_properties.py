@@ -13,7 +13,7 @@ from tests.runtime.turn.test_turn import DONE, FAILED, Story, a_planner, effects
 
 from plancast import PlanStatus, RetryPolicy
 from plancast.effects.wire import RESOLUTION
-from plancast.plan.effects import HELD, UNKNOWN, held_for
+from plancast.plan.effects.entries import HELD, UNKNOWN, held_for
 from plancast.plan.record import HOLD
 from plancast.replay.replay import RecordedPlan, replay
 from plancast.state_machine.machine import Machine

@@ -22,7 +22,7 @@ from tests.runtime.turn.test_turn import (
 from plancast import PlanFinished, Planner, PlanStatus, RetryPolicy, StateConfig
 from plancast.errors import TerminalError
 from plancast.plan.control_events import RESOLVE_EFFECT as RESOLVE
-from plancast.plan.undo_list import is_rolling_back, read_left
+from plancast.plan.effects.undo_list import is_rolling_back, read_left
 from plancast.turn.effects import MAX_SETTLED
 from plancast.turn.stall import StallKind, find_stall
 from plancast.turn.turn import Turn, TurnOutcome

@@ -12,9 +12,9 @@ from tests.runtime.turn.test_turn import Story, published
 
 from plancast import PlanContext, Planner, PlanStatus
 from plancast.effects.wire import UNDO
-from plancast.plan.effects import DONE, UNDONE, UNKNOWN
-from plancast.plan.undo_list import is_rolling_back
-from plancast.plan.undo_order import Step, may_depend, sent_revision
+from plancast.plan.effects.entries import DONE, UNDONE, UNKNOWN
+from plancast.plan.effects.undo_list import is_rolling_back
+from plancast.plan.effects.undo_order import Step, may_depend, sent_revision
 from plancast.turn.turn import Turn
 from plancast_bus.events.envelope import EventEnvelope
 

@@ -102,7 +102,7 @@ async def _actors(settings: Settings) -> dict[str, Any] | None:
 async def _stored(settings: Settings) -> tuple[dict[str, int], int, dict[str, Any] | None]:
     """Number of plans by status, number of those with effects to decide about, and the record of the last release."""
     from plancast.agents.registry import AgentRegistry
-    from plancast.plan.effects import EFFECTS_UNKNOWN
+    from plancast.plan.effects.entries import EFFECTS_UNKNOWN
     from plancast.plan_store.listed_status import ListedStatuses
     from plancast_actors.release import RECORD
 

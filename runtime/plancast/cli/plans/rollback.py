@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from plancast.plan.effects.undo_list import ENDED, UNDOS
 from plancast.plan.status import PlanStatus
-from plancast.plan.undo_list import ENDED, UNDOS
 from plancast.terminal.output import cell, out, plural, report_line, table
 from plancast.terminal.progress import working
 

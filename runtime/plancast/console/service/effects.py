@@ -8,7 +8,7 @@ from itertools import islice
 
 from plancast.console.service.plan_index import PlanIndex, Row
 from plancast.console.service.row_reads import RowReads
-from plancast.plan.effects import EFFECTS_UNKNOWN, UNKNOWN
+from plancast.plan.effects.entries import EFFECTS_UNKNOWN, UNKNOWN
 from plancast.plan_store.effects import PlanEffect, effect_types, effects_of, is_wanted
 from plancast_bus.events.codec import unpack
 from plancast_bus.ports.bus import Bus

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from plancast.plan.effects import DONE, UNDONE, UNKNOWN, EffectEntry, has_unknown
+from plancast.plan.effects.entries import DONE, UNDONE, UNKNOWN, EffectEntry, has_unknown
+from plancast.plan.effects.undo_order import Step, sent_revision
 from plancast.plan.event_fields import MAX_ERROR, error_text
 from plancast.plan.record import WAIT_TIMEOUT, WAITING_FOR, PlanRecord
 from plancast.plan.requests import plan_of_request
 from plancast.plan.status import RUNNING
-from plancast.plan.undo_order import Step, sent_revision
 from plancast_bus.errors import InvalidSubject
 
 REASON, ENDED = "reason", "ended"

@@ -25,8 +25,8 @@ from plancast import (
     Worker,
 )
 from plancast.plan.context import PlanContext
-from plancast.plan.effects import EffectEntry
-from plancast.plan.undo_list import child_with, left_of, take_child_report
+from plancast.plan.effects.entries import EffectEntry
+from plancast.plan.effects.undo_list import child_with, left_of, take_child_report
 from plancast.testing import PlancastTest
 
 TASK = "t.x"

@@ -26,7 +26,7 @@ DECISIONS: Final = (DONE, NOT_DONE, GIVE_UP)
 PENDING: Final = "pending"
 """Outcome of an effect in lists whose task is not answered yet."""
 EFFECTS_UNKNOWN: Final = "effects_unknown"
-"""Search attribute of plans with an effect that a person has to decide about (:mod:`plancast.plan.undo_list`)."""
+"""Search attribute of plans with an effect that a person has to decide about; see :mod:`plancast.plan.effects`."""
 NOT_GIVEN: Final = object()
 """Default of a result that may be None."""
 MAX_REASON: Final = 500

@@ -1,4 +1,4 @@
-"""Rollback: a move of a plan is made as a whole or not at all, also when a handler catches its error."""
+"""AtomicMove: a move of a plan is made as a whole or not at all, also when a handler catches its error."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _VALUES = ("status", "current_state", "_entered", "pause_reason", "unmoved", "er
 _CONTAINERS = ("results", "kept", "control", "aliases", "moves")
 
 
-class Rollback:
-    """``with Rollback(plan, turn):`` restores the plan, and what its turn has staged, when the block raises.
+class AtomicMove:
+    """``with AtomicMove(plan, turn):`` restores the plan, and what its turn has staged, when the block raises.
 
     Containers are restored in place, since handlers may hold references to them. Their values are not copied.
     """

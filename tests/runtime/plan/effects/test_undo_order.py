@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plancast.plan.effects.undo_order import Step, may_depend, ready_steps, sent_revision
 from plancast.plan.requests import effect_id
-from plancast.plan.undo_order import Step, may_depend, ready_steps, sent_revision
 
 
 @st.composite
