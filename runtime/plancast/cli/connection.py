@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from plancast.cli.data_folder import Running, find_running
 from plancast.cli.errors import NO_CONNECTION, CommandFailed, usage_error
+from plancast.json_values.limits import shown_json
 from plancast.settings import Settings
 from plancast.terminal import logging
 from plancast.terminal.output import public_url
@@ -197,7 +198,7 @@ def read_object(text: str, option: str = "--data") -> dict[str, Any]:
     """Read the value of a JSON option that must be an object."""
     value = read_json(text, option)
     if not isinstance(value, dict):
-        raise usage_error(f"{option}: expected a JSON object, got {type(value).__name__}")
+        raise usage_error(f"{option}: expected a JSON object, got {shown_json(value)}")
     return value
 
 

@@ -131,14 +131,45 @@ def at(path: str, step: object) -> str:
     return f"{path}.{name}" if path else name
 
 
-_short = reprlib.Repr()
-_short.maxlevel, _short.maxstring, _short.maxother, _short.maxlong = 2, 60, 60, 40
-_short.maxdict = _short.maxlist = _short.maxtuple = 4
+class _ShortJson(reprlib.Repr):
+    """Renders JSON values as JSON, others as Python does, and shortens both."""
+
+    def repr1(self, x: Any, level: int) -> str:
+        """Render a value, of a subclass of a JSON type like one of that type."""
+        if x is None or isinstance(x, bool):
+            return json.dumps(x)
+        if isinstance(x, str):
+            half = (self.maxstring - 3) // 2
+            text = x if len(x) <= self.maxstring else f"{x[:half]}...{x[-half:]}"
+            text = json.dumps(str(text), ensure_ascii=False)
+            return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
+        if isinstance(x, dict):
+            return self.repr_dict(x, level)
+        if isinstance(x, list | tuple):
+            return self.repr_list(list(x[: self.maxlist + 1]), level)
+        return super().repr1(x, level)
+
+
+def _limited(rendering: reprlib.Repr) -> reprlib.Repr:
+    rendering.maxlevel, rendering.maxstring, rendering.maxother, rendering.maxlong = 2, 60, 60, 40
+    rendering.maxdict = rendering.maxlist = rendering.maxtuple = 4
+    return rendering
+
+
+_python, _json = _limited(reprlib.Repr()), _limited(_ShortJson())
 
 
 def shown(value: object) -> str:
-    """A value for an error's text, on one line and shortened."""
-    text = _short.repr(str(value) if isinstance(value, str) else value)
+    """Render a value of a program for the text of an error, on one line and shortened."""
+    return _cut(_python.repr(str(value) if isinstance(value, str) else value))
+
+
+def shown_json(value: object) -> str:
+    """Render a value that a user gave as JSON, as JSON, for the text of an error, on one line and shortened."""
+    return _cut(_json.repr(value))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 

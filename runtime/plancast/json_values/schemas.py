@@ -15,7 +15,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from plancast.errors import InvalidApp
-from plancast.json_values.limits import at, freeze, shown
+from plancast.json_values.limits import at, freeze, shown_json
 from plancast.json_values.normalize import plain
 from plancast.json_values.schema_rules import (
     BUDGET,
@@ -75,7 +75,7 @@ def checked_schema(schema: Schema | None, where: str) -> dict[str, Any] | None:
 def _schema_fault(schema: Mapping[str, Any]) -> str | None:
     kind = _kind_of(schema)
     if kind is None:
-        return f"$schema: got {shown(schema['$schema'])}, which is not known here; leave it out for draft 2020-12"
+        return f"$schema: got {shown_json(schema['$schema'])}, which is not known here; leave it out for draft 2020-12"
     parts = list(islice(_parts(schema, ""), MAX_SCHEMA_PARTS + 1))
     if len(parts) > MAX_SCHEMA_PARTS:
         return f"it has more than {MAX_SCHEMA_PARTS} lists and objects"
@@ -121,12 +121,12 @@ def _foreign(parts: Iterable[tuple[str, Any]]) -> Iterator[str]:
             target = part.get(name)
             if isinstance(target, str) and not target.startswith("#"):
                 yield (
-                    f"{at(path, name)}: it refers to {shown(target)}, "
+                    f"{at(path, name)}: it refers to {shown_json(target)}, "
                     "and only references within the schema (#/...) are followed"
                 )
         for name in ("$id", "$schema"):
             if path and isinstance(part.get(name), str):
-                yield f"{at(path, name)}: got {shown(part[name])}, allowed: only at the top of a schema"
+                yield f"{at(path, name)}: got {shown_json(part[name])}, allowed: only at the top of a schema"
 
 
 def _dangling(kind: Any, schema: Mapping[str, Any], parts: Iterable[tuple[str, Any]]) -> Iterator[str]:
@@ -138,7 +138,7 @@ def _dangling(kind: Any, schema: Mapping[str, Any], parts: Iterable[tuple[str, A
                 try:
                     resolver.lookup(target)
                 except Exception:  # also where a name is used as the index of a list
-                    yield f"{at(path, name)}: there is no {shown(target)} in it"
+                    yield f"{at(path, name)}: there is no {shown_json(target)} in it"
 
 
 @cache
@@ -166,7 +166,7 @@ def schema_faults(schema: Mapping[str, Any], data: Any) -> list[str]:
     """
     kind = _kind_of(schema)
     if kind is None:
-        return [f"the schema cannot be applied: $schema {shown(schema['$schema'])} is not known here"]
+        return [f"the schema cannot be applied: $schema {shown_json(schema['$schema'])} is not known here"]
     faults: dict[str, None] = {}
     try:
         with nullcontext() if BUDGET.get(None) else Budget():
@@ -219,22 +219,22 @@ def _data_fault(error: Any) -> str:
         closest = best_match([error])
         if closest is not error:
             return _data_fault(closest)
-        return f"{path}: got {shown(got)}, allowed: one of {_cut(json.dumps(plain(wanted)))}"
+        return f"{path}: got {shown_json(got)}, allowed: one of {_cut(json.dumps(plain(wanted)))}"
     if kind == "required":
         missing = ", ".join(name for name in wanted if name not in got)
         return f"{path}: got no {_cut(missing)}, allowed: an object that has it; it is required"
     if kind == "additionalProperties" and wanted is False and "patternProperties" not in error.schema:
         known = list(error.schema.get("properties", {}))
-        unknown = ", ".join(shown(name) for name in list(got)[:64] if name not in known)
+        unknown = ", ".join(shown_json(name) for name in list(got)[:64] if name not in known)
         return f"{path}: got unknown keys: {_cut(unknown)}, allowed: {_cut(', '.join(known)) or 'none'}"
     if kind == "type":
-        return f"{path}: got {shown(got)}, allowed: {wanted if isinstance(wanted, str) else ' or '.join(wanted)}"
+        return f"{path}: got {shown_json(got)}, allowed: {wanted if isinstance(wanted, str) else ' or '.join(wanted)}"
     if kind in ("enum", "const"):
         values = wanted if kind == "enum" else [wanted]
-        return f"{path}: got {shown(got)}, allowed: {_cut(', '.join(map(shown, values)))}"
+        return f"{path}: got {shown_json(got)}, allowed: {_cut(', '.join(map(shown_json, values)))}"
     if kind is None:
-        return f"{path}: got {shown(got)}, allowed: nothing"
-    return f"{path}: got {shown(got)}, allowed: {kind} {shown(wanted)}"
+        return f"{path}: got {shown_json(got)}, allowed: nothing"
+    return f"{path}: got {shown_json(got)}, allowed: {kind} {shown_json(wanted)}"
 
 
 def _path(steps: Iterable[Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from plancast.agents.definitions import EventDefinition
 from plancast.errors import InvalidAnswer, NotAwaited, PlancastError
-from plancast.json_values.limits import shown
+from plancast.json_values.limits import shown_json
 from plancast.json_values.schemas import faults_at
 from plancast.plan.control_events import RESUME
 from plancast.plan.effects.entries import HELD
@@ -223,7 +223,7 @@ def requests_of(state: Fields) -> dict[str, Request]:
 def _contradictions(data: Fields, **said: bool | str) -> list[str]:
     """Faults of data that say something else than their sender; an empty text says nothing."""
     return [
-        f"data.{name}: got {shown(data[name])}, allowed: {shown(value)}, or nothing"
+        f"data.{name}: got {shown_json(data[name])}, allowed: {shown_json(value)}, or nothing"
         for name, value in said.items()
         if value != "" and name in data and not (type(data[name]) is type(value) and data[name] == value)
     ]

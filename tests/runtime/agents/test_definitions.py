@@ -162,10 +162,10 @@ def test_an_agent_that_is_none_is_refused() -> None:
         ({}, ["the data: got no order_id, lines, allowed: an object that has it; it is required"]),
         (
             {"order_id": "o", "lines": [{"sku": "s", "count": 0}, {"sku": None}]},
-            ["lines[0].count: got 0, allowed: minimum 1", "lines[1].sku: got None, allowed: string"],
+            ["lines[0].count: got 0, allowed: minimum 1", "lines[1].sku: got null, allowed: string"],
         ),
         ([], ["the data: got [], allowed: object"]),
-        (None, ["the data: got None, allowed: object"]),
+        (None, ["the data: got null, allowed: object"]),
     ],
 )
 def test_faults_name_path_value_and_what_is_allowed(data: Any, faults: list[str]) -> None:
@@ -178,17 +178,17 @@ def test_faults_name_path_value_and_what_is_allowed(data: Any, faults: list[str]
 @pytest.mark.parametrize(
     ("schema", "data", "fault"),
     [
-        ({"enum": ["low", "high"]}, "mid", "the data: got 'mid', allowed: 'low', 'high'"),
+        ({"enum": ["low", "high"]}, "mid", 'the data: got "mid", allowed: "low", "high"'),
         ({"const": 5}, 6, "the data: got 6, allowed: 5"),
-        ({"type": ["integer", "null"]}, "x", "the data: got 'x', allowed: integer or null"),
+        ({"type": ["integer", "null"]}, "x", 'the data: got "x", allowed: integer or null'),
         ({"maxItems": 1}, [1, 2], "the data: got [1, 2], allowed: maxItems 1"),
-        ({"pattern": "^a"}, "b", "the data: got 'b', allowed: pattern '^a'"),
+        ({"pattern": "^a"}, "b", 'the data: got "b", allowed: pattern "^a"'),
         (
             {"properties": {"a": {}}, "additionalProperties": False},
             {"a": 1, "b": 2},
-            "the data: got unknown keys: 'b', allowed: a",
+            'the data: got unknown keys: "b", allowed: a',
         ),
-        ({"additionalProperties": False}, {"b": 2}, "the data: got unknown keys: 'b', allowed: none"),
+        ({"additionalProperties": False}, {"b": 2}, 'the data: got unknown keys: "b", allowed: none'),
         ({"properties": {"x": False}}, {"x": 1}, "the data: got 1, allowed: nothing"),
     ],
 )

@@ -697,11 +697,11 @@ class TestPlans:
         assert invoke("plans", "inject", "p", "--data", "@said.json").code == 0
         assert deployed.sent("p", "plan.inject").data == {"context": {"to": "Åse"}}
 
-    @pytest.mark.parametrize(("data", "got"), [("[1]", "list"), ('"Bo"', "str"), ("7", "int")])
-    def test_a_redirect_to_no_object_is_wrong_usage(self, invoke: Invoke, data: str, got: str) -> None:
+    @pytest.mark.parametrize("data", ["[true]", '"Bo"', "7", "null"])
+    def test_a_redirect_to_no_object_is_wrong_usage(self, invoke: Invoke, data: str) -> None:
         result = invoke("plans", "redirect", "p", "--data", data)
         assert (result.code, result.out) == (2, "")
-        assert result.err == f"error: --data: expected a JSON object, got {got}\n"
+        assert result.err == f"error: --data: expected a JSON object, got {data}\n"
 
     def test_show_and_history_tell_how_a_plan_was_steered(self, invoke: Invoke, deployed: Deployed) -> None:
         deployed.plan(
@@ -822,12 +822,12 @@ class TestApprovals:
         deployed.expects("name.given", {"properties": {"limit": {"type": "integer"}}})
         result = invoke("approvals", "approve", "p", "--data", '{"limit": "much"}')
         assert (result.code, result.out) == (2, "")
-        assert "data.limit: got 'much', allowed: integer" in result.err
+        assert 'data.limit: got "much", allowed: integer' in result.err
         several = invoke("approvals", "approve", "--all", "--data", '{"limit": "much"}')
         assert (several.code, several.out) == (2, "")
         signal = invoke("plans", "signal", "p", "name.given", "--data", '{"limit": "much"}')
         assert (signal.code, signal.out) == (2, "")
-        assert "data.limit: got 'much', allowed: integer" in signal.err
+        assert 'data.limit: got "much", allowed: integer' in signal.err
         nobody = invoke("approvals", "approve", "--goal", "no.goal")
         assert (nobody.code, "no plan that waits for people matches" in nobody.err) == (1, True)
 
@@ -873,7 +873,7 @@ class TestSubmit:
             ("latin.json", b'{"a": "\xe5"}', "cannot read latin.json: it is not UTF-8 text"),
             ("empty.json", b"", "empty.json is not valid JSON (it is empty)"),
             ("bad.json", b'{\n  "a": 1,\n}', "bad.json is not valid JSON: "),
-            ("list.json", b"[1]", "expected a JSON object, got list"),
+            ("list.json", b"[1]", "expected a JSON object, got [1]"),
         ],
     )
     def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(

@@ -22,6 +22,7 @@ from plancast.json_values.limits import (
     check_payload,
     freeze,
     shown,
+    shown_json,
 )
 
 json_values = st.recursive(
@@ -199,3 +200,20 @@ def test_paths_and_values_read_well_in_a_message() -> None:
     assert at(at(at("", "a"), 3), "b") == "a[3].b"
     assert shown({"a": {"b": {"c": 1}}}) == "{'a': {'b': {...}}}"
     assert len(shown(["x" * 1000] * 1000)) <= 120
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "null"),
+        (False, "false"),
+        ("it's", '"it\'s"'),
+        ({"a": True, "b": [None, 1.5, "x"]}, '{"a": true, "b": [null, 1.5, "x"]}'),
+        (FrozenDict({"a": True}), '{"a": true}'),
+        ({"a": {"b": {"c": 1}}}, '{"a": {"b": {...}}}'),
+        ("a\nb\u202e", '"a\\nb\\u202e"'),
+    ],
+)
+def test_json_is_shown_as_json(value: object, text: str) -> None:
+    assert shown_json(value) == text
+    assert len(shown_json([value, "x" * 1000] * 1000)) <= 120

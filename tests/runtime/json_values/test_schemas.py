@@ -103,11 +103,11 @@ def test_what_refers_to_itself_alone_is_taken() -> None:
         ({"patternProperties": {r"(a)\1": {}}}, r"patternProperties: backreferences (\1) are not supported"),
         ({"pattern": "(" * 3}, "pattern: missing )"),
         ({"pattern": r"\p{L}{1000}"}, "pattern: pattern too large"),
-        ({"allOf": [{"$ref": "#/$defs/none"}]}, "allOf[0].$ref: there is no '#/$defs/none' in it"),
-        ({"$ref": "#/allOf/x", "allOf": [{}]}, "$ref: there is no '#/allOf/x' in it"),
+        ({"allOf": [{"$ref": "#/$defs/none"}]}, 'allOf[0].$ref: there is no "#/$defs/none" in it'),
+        ({"$ref": "#/allOf/x", "allOf": [{}]}, '$ref: there is no "#/allOf/x" in it'),
         ({"anyOf": [{}] * MAX_SCHEMA_PARTS}, f"it has more than {MAX_SCHEMA_PARTS} lists and objects"),
         ({"$schema": 5}, "$schema: got 5"),
-        ({"$schema": ["x"]}, "$schema: got ['x']"),
+        ({"$schema": ["x"]}, '$schema: got ["x"]'),
     ],
 )
 def test_what_cannot_be_applied_is_refused_with_its_path(schema: Json, told: str) -> None:

@@ -30,7 +30,7 @@ from plancast_bus.errors import InvalidSubject
 PATIENCE = 20.0
 GOAL = "order.goal"
 SCHEMA = {"type": "object", "properties": {"amount": {"type": "number"}}, "required": ["amount"]}
-FAULT = "goal_data.amount: got 'much', allowed: number"
+FAULT = 'goal_data.amount: got "much", allowed: number'
 ENDS: dict[str, dict[str, Any]] = {
     "start": {"state_name": "start", "default_next": "done"},
     "done": {"state_name": "done", "is_terminal": True},
@@ -168,7 +168,7 @@ async def test_a_model_learns_that_what_it_delegates_breaks_the_schema() -> None
                     await asyncio.sleep(0.01)
             plan = await env.submit("model.goal")
             assert await plan.result(timeout=PATIENCE) == {"ok": True}
-        assert "next_action.goal_data.amount: got 'much', allowed: number" in server.requests[1].last
+        assert 'next_action.goal_data.amount: got "much", allowed: number' in server.requests[1].last
         assert "exclusiveMinimum 0" in server.requests[0].text
 
 

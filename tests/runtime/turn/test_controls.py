@@ -232,8 +232,8 @@ async def test_an_answer_is_checked_by_the_schema_of_its_event_before_it_is_sent
         await reached(handle, "paused")
         for data, fault in (
             ({}, "data: got no limit, allowed: an object that has it; it is required"),
-            ({"limit": "much"}, "data.limit: got 'much', allowed: integer"),
-            ({"limit": 1, "approved": True}, "data.approved: got True, allowed: False, or nothing"),
+            ({"limit": "much"}, 'data.limit: got "much", allowed: integer'),
+            ({"limit": 1, "approved": True}, "data.approved: got true, allowed: false, or nothing"),
             ([1], "data: got a list, allowed: an object"),
         ):
             with pytest.raises(InvalidAnswer) as caught:

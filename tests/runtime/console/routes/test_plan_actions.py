@@ -125,7 +125,7 @@ async def test_an_answer_names_the_approval_that_was_shown(api: Api) -> None:
 async def test_nobody_answers_in_another_users_name(api: Api) -> None:
     plan, me = await api.waiting(), (await api.get("/session"))["user"]
     forged = {"approved": True, "by": "the boss"}
-    fault = {"where": "body.data.by", "what": f"got 'the boss', allowed: '{me}', or nothing"}
+    fault = {"where": "body.data.by", "what": f'got "the boss", allowed: "{me}", or nothing'}
     for move, body in (("approve", {}), ("signal", {"event_type": "order.approved"})):
         refused = await api.post(f"/plans/{plan}/{move}", body | {"data": forged}, 422)
         assert refused["errors"] == [fault]
