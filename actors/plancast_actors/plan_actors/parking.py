@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Final, Protocol
@@ -33,8 +34,8 @@ class ModelWaiter(Protocol):
         ...
 
 
-PARK: ContextVar[ModelWaiter | None] = ContextVar("PARK", default=None)
-"""The plan actor whose turn runs in this task."""
+PARK: ContextVar[Callable[[], ModelWaiter | None]] = ContextVar("PARK", default=lambda: None)
+"""Returns the plan actor whose turn runs in this task; a weak reference, since timers keep their context for long."""
 
 
 class ParkingReasoner:
@@ -54,7 +55,7 @@ class ParkingReasoner:
         self._clock = clock
 
     async def complete(self, request: ReasonRequest) -> ReasonReply:
-        turn = PARK.get()
+        turn = PARK.get()()
         if turn is None:
             return await self._ask(request)
         turn.model_requested()

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from weakref import ref
 
 from plancast.app_code import contained
 from plancast.errors import HandlerAborted, TerminalError
@@ -40,7 +41,7 @@ class PlanActor:
     """
 
     __slots__ = (
-        "_current", "_fast", "_handling", "_model_requests", "_parked", "_rested", "_running",
+        "__weakref__", "_current", "_fast", "_handling", "_model_requests", "_parked", "_rested", "_running",
         "_stopped_by", "_task", "host", "last_used", "mailbox", "state",
     )  # fmt: skip
 
@@ -130,7 +131,7 @@ class PlanActor:
 
     async def _take_slowly(self) -> None:
         """Take all events of the mailbox on the slow path."""
-        PARK.set(self)
+        PARK.set(ref(self))
         try:
             while self.mailbox:
                 self._unpark()

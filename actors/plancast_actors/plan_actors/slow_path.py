@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
+from weakref import WeakMethod
 
 from plancast.context import GoalContext
 from plancast.errors import InvalidGoal, RetryableError, TerminalError, UnstorablePlan
@@ -124,7 +125,7 @@ class SlowTurn:
             await self._read()
         except InvalidEnvelope as error:
             raise UndecodableEvent(str(error)) from error
-        LOG_CONTEXT.set(self._log_fields)
+        self._set_log_context()
         self._state.laps = laps_of(host.samples, inbound.token)
         if fault_injection.armed and self._is_timer:
             await fault_injection.reach(CrashPoint.TIMER_DUE, self._state.correlation_id)
@@ -332,7 +333,7 @@ class SlowTurn:
                 continue  # its own delivery dead-letters it
             if outcome.kind != "done":
                 return outcome
-        LOG_CONTEXT.set(self._log_fields)
+        self._set_log_context()
         return None
 
     def _request_is_open(self) -> bool:
@@ -430,6 +431,11 @@ class SlowTurn:
 
     def _place(self) -> dict[str, str]:
         return {"correlation_id": self._state.correlation_id}
+
+    def _set_log_context(self) -> None:
+        """Name the event in log records while it is taken; timers that begin in the turn may keep its context."""
+        fields = WeakMethod(self._log_fields)
+        LOG_CONTEXT.set(lambda: method() if (method := fields()) is not None else {})
 
     def _log_fields(self) -> dict[str, Any]:
         plan = self._state.plan
