@@ -20,7 +20,9 @@ from plancast_bus.ports.values import FRAME_BYTES, PlanWithValues, StoredValue, 
 from plancast_bus.subjects import decode_token
 
 CACHE_BYTES = 32 << 20
-"""Contents that a connection keeps in memory: watchers and pages read the same ones again."""
+"""Bytes of contents that a connection keeps in memory: watchers and pages read the same ones again."""
+MOST_CACHED = FRAME_BYTES
+"""Bytes of the largest of them: a few large ones would fill the memory of a host whose plans are passivated."""
 AT_ONCE = 32
 """Requests under way at a time, each for up to :data:`FRAME_BYTES`."""
 BATCH = 256
@@ -92,7 +94,7 @@ class JetStreamValues(Store):
                     frames = await self._batch([self._subject(tenant, each, 0, writer) for each in batch])
             for each in batch:
                 content = await self._content(tenant, each, writer, frames, places)
-                if len(content.content) <= CACHE_BYTES:
+                if len(content.content) <= MOST_CACHED:
                     self._cache[tenant, each.digest] = content
                 found[each.digest] = content
 

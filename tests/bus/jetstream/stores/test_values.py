@@ -137,6 +137,19 @@ async def test_references_with_a_wrong_size_make_no_response_larger(
     assert requests["one"] >= 18
 
 
+@pytest.mark.parametrize(("size", "again"), [(FRAME_BYTES, 0), (FRAME_BYTES + 1, 2)])
+async def test_what_was_read_stays_in_memory_unless_it_is_large(
+    buses: tuple[JetStreamBus, JetStreamBus], requests: dict[str, int], size: int, again: int
+) -> None:
+    writer, reader = buses
+    contents = contents_of(size)
+    await writer.values.put("acme", "p", contents)
+    assert await reader.values.get("acme", references_to(contents)) == contents
+    before = requests["one"]
+    assert await reader.values.get("acme", references_to(contents)) == contents
+    assert requests["one"] - before == again
+
+
 @pytest.mark.parametrize("there", [0, 40])
 async def test_a_missing_value_among_many_is_named(buses: tuple[JetStreamBus, JetStreamBus], there: int) -> None:
     writer, reader = buses
