@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
-
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from plancast_bus.errors import BusError, InvalidEnvelope, InvalidSubject, PayloadTooLarge
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 T = TypeVar("T")
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
@@ -39,6 +40,8 @@ async def retrying(
         first: Seconds before the second attempt.
         fields: Fields of the log records, such as ``plan_id``.
     """
+    # Late, since most dedicated hosts never have anything to repeat.
+    from tenacity import AsyncRetrying, retry_if_exception, wait_exponential
 
     def failed(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None

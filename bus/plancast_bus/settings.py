@@ -15,7 +15,12 @@ _LOGIN = re.compile(r"^((?:[A-Za-z][A-Za-z0-9+.-]*:)?//)?(.*)@")
 
 
 class SettingsSection(BaseModel):
-    """A group of settings; names that do not exist are refused with the nearest right one."""
+    """A group of settings; names that do not exist are refused with the nearest right one.
+
+    Its schema is built when a process validates settings; actors get theirs validated, and are spared the memory.
+    """
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -264,7 +264,7 @@ class Settings(BaseSettings):
     """
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
-        env_prefix=_PREFIX, env_nested_delimiter="__", extra="ignore", hide_input_in_errors=True
+        env_prefix=_PREFIX, env_nested_delimiter="__", extra="ignore", hide_input_in_errors=True, defer_build=True
     )
 
     nats: NatsSettings = Field(default_factory=NatsSettings)
