@@ -12,7 +12,7 @@ from plancast.client.client import Client
 from plancast.client.handle import PlanHandle
 from plancast.errors import PlanCancelled, PlanFailed
 from plancast.plan.control_events import CANCEL, PAUSE, RESOLVE_EFFECT, RESUME, ROLLBACK
-from plancast.plan.effects.entries import UNKNOWN
+from plancast.plan.effects.entries import ABOUT, ABOUT_UNDO, UNKNOWN
 from plancast.plan.effects.undo_list import BLOCKED
 from plancast.plan.status import PlanStatus
 from plancast_bus.errors import BusUnavailable, PublishRefused
@@ -71,9 +71,10 @@ class People:
                 for task, effect in (state.get("effects") or {}).items():
                     decision: dict[str, Any] = {}
                     if task in blocked:
-                        decision = _decision_about_undo(kept.correlation_id, effect, service)
+                        decision = _decision_about_undo(kept.correlation_id, effect, service) | {ABOUT: ABOUT_UNDO}
                     elif effect["outcome"] == UNKNOWN and not effect.get("decision"):
                         decision = _decision(kept.correlation_id, effect["key"], service)
+                        decision[ABOUT] = effect.get("attempt", 0)
                     if decision:
                         await self._resolve(kept.correlation_id, decision | {"task": task, "by": "Grace"}, number)
 

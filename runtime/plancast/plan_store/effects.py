@@ -9,7 +9,18 @@ from typing import Any, NamedTuple
 
 from plancast.errors import NotAwaited, PlancastError
 from plancast.json_values.normalize import plain
-from plancast.plan.effects.entries import DONE, EFFECTS_UNKNOWN, NOT_GIVEN, PENDING, UNKNOWN, EffectEntry
+from plancast.plan.effects.entries import (
+    ABOUT,
+    ABOUT_UNDO,
+    DONE,
+    EFFECTS_UNKNOWN,
+    GIVE_UP,
+    NOT_DONE,
+    NOT_GIVEN,
+    PENDING,
+    UNKNOWN,
+    EffectEntry,
+)
 from plancast.plan.effects.undo_list import BLOCKED
 from plancast.plan.requests import Request
 from plancast_bus.errors import AccessDenied, BusUnavailable
@@ -174,11 +185,12 @@ def decision_about(
     given: list[Any] = [done is not NOT_GIVEN, not_done, give_up]
     if not all(isinstance(each, bool) for each in given) or sum(given) != 1:
         raise TypeError("give exactly one of done=RESULT, not_done=True and give_up=True")
+    decision: dict[str, Any] = {"task": task}
     if state:
-        _require_unknown(state, task)
+        decision[ABOUT] = _undecided(state, task)
     if done is not NOT_GIVEN:
-        return {"task": task, "outcome": DONE, "result": plain(done)}
-    return {"task": task, "outcome": "not_done" if not_done else "give_up"}
+        return decision | {"outcome": DONE, "result": plain(done)}
+    return decision | {"outcome": NOT_DONE if not_done else GIVE_UP}
 
 
 def _failed_undos(state: Mapping[str, Any]) -> Mapping[str, str]:
@@ -186,10 +198,15 @@ def _failed_undos(state: Mapping[str, Any]) -> Mapping[str, str]:
     return (state.get("rollback") or {}).get(BLOCKED) or {}
 
 
-def _require_unknown(state: Mapping[str, Any], task: str) -> None:
+def _undecided(state: Mapping[str, Any], task: str) -> int | str:
+    """The number of the attempt whose end is not known, or :data:`ABOUT_UNDO`.
+
+    Raises:
+        NotAwaited: there is nothing to decide.
+    """
     plan = state.get("plan_id")
     if task in _failed_undos(state):
-        return
+        return ABOUT_UNDO
     effects = {each.task: each for each in effects_of(state)}
     if task not in effects:  # a further request may have taken its place (:func:`plancast.plan.effects.effect_now`)
         stored = state.get("effects", {}).items()
@@ -205,3 +222,5 @@ def _require_unknown(state: Mapping[str, Any], task: str) -> None:
         raise NotAwaited(f"the effect of task {task} of plan {plan} is one of plan {owner}: resolve it there")
     if found.decision:
         raise NotAwaited(f"the effect of task {task} of plan {plan} was decided already: {found.decision}")
+    attempt: int = state["effects"][task].get("attempt", 0)
+    return attempt

@@ -20,6 +20,7 @@ from plancast.plan.effects.entries import (
     WITHDRAWN,
     EffectEntry,
     effect_now,
+    is_outdated,
     is_unknown,
 )
 from plancast.plan.effects.undo_list import LEFT
@@ -148,6 +149,8 @@ def resolve_effect(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
         return turn.unwanted(plan, f"the effect of {task} is {entry.outcome} already")
     if entry.decision:
         return turn.unwanted(plan, f"the effect of {task} was decided already ({entry.decision})")
+    if is_outdated(data, entry.attempt):
+        return turn.unwanted(plan, f"the decision about {task} is outdated: another attempt was begun since")
     if not entry.event_type:
         return turn.refused(f"the task type of {task} is not known: record the outcome by its worker")
     by = turn.event.user_id or data.get("by")

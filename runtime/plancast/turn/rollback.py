@@ -21,7 +21,7 @@ from plancast.plan.control_events import (
     WAKE,
     given_reason,
 )
-from plancast.plan.effects.entries import DONE, UNDONE, UNKNOWN
+from plancast.plan.effects.entries import DONE, UNDONE, UNKNOWN, is_outdated
 from plancast.plan.effects.undo_list import (
     ASKED,
     BLOCKED,
@@ -233,6 +233,8 @@ def _take_decision(turn: TurnRecord, plan: PlanContext) -> TurnOutcome | None:
         if decided is TurnOutcome.COMMIT and outcome == "give_up" and is_undecided:
             leave(plan, task, GIVEN_UP)
         return decided
+    if task in blocked and is_outdated(data, None):
+        return turn.unwanted(plan, f"the decision about {task} is outdated: its outcome is known, its undo has failed")
     if outcome == "give_up":
         given_up = plan.requests.pop(task, None)
         leave(plan, task, blocked.get(task, "given up"), given_up.event_type if given_up is not None else "")

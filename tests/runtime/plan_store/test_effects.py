@@ -27,7 +27,7 @@ from plancast.decisions.actions import CompleteAction, ParallelAction, PlannerAc
 from plancast.decisions.decision import PlannerDecision
 from plancast.effects.effect import idempotency_key
 from plancast.effects.wire import RESOLUTION, EffectNote
-from plancast.plan_store.effects import ListedEffect, effect_types, list_effects
+from plancast.plan_store.effects import ListedEffect, decision_about, effect_types, list_effects
 from plancast.planners.contract import RunContext, WakeMode
 from plancast.testing import PlancastTest
 from plancast_bus.events.codec import decode
@@ -86,6 +86,17 @@ async def decisions(env: PlancastTest, handle: PlanHandle) -> list[dict[str, Any
     stored = await env.bus.stored_events(EventTopic.ACTION_REQUESTS, handle.plan_id)
     events = [decode(each.payload, each.content_type) for each in stored]
     return [each.metadata[RESOLUTION] for each in events if RESOLUTION in each.metadata]
+
+
+def test_a_decision_says_what_it_is_about() -> None:
+    unknown = {"event_type": "card.requested", "key": "k", "address": "a", "outcome": "unknown", "attempt": 2}
+    plan = {"plan_id": "p", "effects": {"p:1-0": unknown, "p:2-0": unknown | {"outcome": "done"}}}
+    failed = plan | {"rollback": {"blocked": {"p:2-0": "its undo failed"}}}
+
+    assert decision_about(plan, "p:1-0", not_done=True) == {"task": "p:1-0", "about": 2, "outcome": "not_done"}
+    assert decision_about(failed, "p:2-0", give_up=True) == {"task": "p:2-0", "about": "undo", "outcome": "give_up"}
+    unread = decision_about({}, "p:1-0", done={"id": 7})
+    assert unread == {"task": "p:1-0", "outcome": "done", "result": {"id": 7}}
 
 
 async def test_a_handle_shows_effects_and_tells_an_unknown_one() -> None:

@@ -357,6 +357,21 @@ class TestDecisions:
         (asked,) = published(await resolve(story, sent, "give_up"))
         assert asked.metadata["effect_resolution"]["attempt"] == 4
 
+    async def test_a_decision_about_an_attempt_is_none_about_a_later_one(self) -> None:
+        story = Story(a_planner(CHARGE))
+        await story.goal()
+        sent = story.request
+        for attempt in (1, 2):
+            await answer(story, "unknown", to=sent, metadata=note("unknown", attempt=attempt))
+        for about in (1, "undo"):
+            turn = await resolve(story, sent, "not_done", about=about)
+            assert (published(turn), story.entries[-1]["ignored"]) == (
+                [], f"the decision about {sent} is outdated: another attempt was begun since",
+            )  # fmt: skip
+            assert story.plan.effects[sent].decision == ""
+        (asked,) = published(await resolve(story, sent, "not_done", about=2))
+        assert asked.metadata["effect_resolution"]["attempt"] == 2
+
     async def test_the_second_of_two_decisions_is_ignored_with_a_reason(self) -> None:
         story = Story(a_planner(CHARGE))
         await story.goal()

@@ -399,6 +399,19 @@ class TestFailedUndos:
         assert await trip.undo_all(resolved) == ["hotel.requested.undo", "flight.requested.undo"]
         ended(trip, "rolled_back: no trip")
 
+    @pytest.mark.parametrize("outcome", ["done", "not_done", "give_up"])
+    async def test_a_late_decision_about_the_outcome_of_the_act_is_none_about_its_undo(self, outcome: str) -> None:
+        trip = await a_trip("flight", "hotel", "pay")
+        (pay,) = undos(await trip.roll_back())
+        await trip.undone(pay, "the bank is closed")
+        task = next(key for key, each in trip.plan.effects.items() if each.event_type == "pay.requested")
+        before = dict(trip.plan.rollback["blocked"])
+        turn = await trip.signal(RESOLVE, {"task": task, "outcome": outcome, "about": 1})
+        assert (trip.plan.effects[task].outcome, trip.plan.rollback["blocked"], undos(turn)) == ("done", before, [])
+        assert trip.plan.status is PlanStatus.PAUSED
+        await trip.signal(RESOLVE, {"task": task, "outcome": "done", "about": "undo"})
+        assert trip.plan.effects[task].outcome == "undone"
+
     async def test_it_is_tried_again_as_a_request_of_its_own(self) -> None:
         trip = await a_trip("flight", "hotel", "pay")
         (pay,) = undos(await trip.roll_back())

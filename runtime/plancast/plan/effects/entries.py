@@ -31,6 +31,10 @@ NOT_GIVEN: Final = object()
 """Default of a result that may be None."""
 MAX_REASON: Final = 500
 """Longest reason of a pause for an effect, in characters."""
+ABOUT: Final = "about"
+"""Key of a decision's data: the number of the attempt that the person has seen, or :data:`ABOUT_UNDO`."""
+ABOUT_UNDO: Final = "undo"
+"""A decision about a failed undo, and not about the outcome of an attempt."""
 HELD: Final = "effects"
 """Name in a plan's ``control``: the requests with an unknown outcome for which the plan is paused."""
 EFFECT_UNKNOWN: Final = "plan.effect_unknown"
@@ -117,6 +121,19 @@ def effect_now(plan: PlanRecord, task: str) -> str:
         return task
     waiting = (key for key, entry in plan.effects.items() if entry.waits_for == task and not entry.owner)
     return next(waiting, task)
+
+
+def is_outdated(decision: Mapping[str, Any], attempt: int | None) -> bool:
+    """True if a person's decision is about something else than what there is to decide.
+
+    Args:
+        decision: The data of the decision; one that does not say what it is about is taken as it is.
+        attempt: Number of the attempt whose end is not known; None: an undo has failed.
+    """
+    about = decision.get(ABOUT)
+    if attempt is None:
+        return type(about) is int
+    return about == ABOUT_UNDO or (type(about) is int and 0 < about < attempt)
 
 
 def has_unknown(plan: PlanRecord) -> bool:
