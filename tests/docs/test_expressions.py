@@ -9,8 +9,8 @@ import pytest
 from tests.docs.blocks import ROOT
 
 from plancast import PlanContext
-from plancast.plan import transitions
 from plancast.plan.event_fields import event_view
+from plancast.plan.moves import transitions
 from plancast.state_machine import interpolation
 from plancast.state_machine.conditions import ROOTS, compile_condition
 

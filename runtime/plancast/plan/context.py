@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from plancast.context import PlatformContext
 from plancast.errors import ForeignPlan, PlanFinished
-from plancast.plan import early_events, state_moves, transitions
-from plancast.plan.atomic_move import AtomicMove
 from plancast.plan.effects.entries import waits_for_effects
 from plancast.plan.effects.undo_list import begin_rollback, is_rolling_back
 from plancast.plan.event_fields import error_text
+from plancast.plan.moves import early_events, state_moves, transitions
+from plancast.plan.moves.atomic_move import AtomicMove
 from plancast.plan.record import WAITING_FOR, PlanRecord
 from plancast.plan.serialization import fields_of, to_state
 from plancast.plan.shared_values import shared_value

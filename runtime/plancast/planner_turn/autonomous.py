@@ -20,14 +20,14 @@ from plancast.decisions.actions import (
 from plancast.decisions.decision import PlannerDecision
 from plancast.errors import InvalidDecision, TaskError, TerminalError
 from plancast.models.port import CURRENT_REASONER, ReasonerPort
-from plancast.plan import early_events
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import RESUME
 from plancast.plan.effects.entries import pause_for, repeated
 from plancast.plan.effects.undo_list import is_rolling_back
+from plancast.plan.moves import early_events
+from plancast.plan.moves.state_moves import end_wait
 from plancast.plan.record import WAITING_FOR
 from plancast.plan.requests import WAIT, Request
-from plancast.plan.state_moves import end_wait
 from plancast.plan.status import PAUSED, RUNNING
 from plancast.plan.task_responses import awaited_is_resolved, drop_unwanted, take_answer
 from plancast.planner_turn.deliberation import Deliberation

@@ -18,9 +18,9 @@ from plancast.errors import BudgetExhausted, RetryableError
 from plancast.models.decorators import MeteredReasoner
 from plancast.models.port import ReasonerPort, ReasonRequest
 from plancast.models.reservation import Reservation, estimate, reserve
-from plancast.plan.atomic_move import AtomicMove
 from plancast.plan.context import PlanContext
 from plancast.plan.effects.undo_list import is_rolling_back
+from plancast.plan.moves.atomic_move import AtomicMove
 from plancast.plan.record import tasks_of
 from plancast.planner_turn.trajectory import add_decision, add_event, read_entry
 from plancast.planners.contract import RunBudget, RunContext, RunControl, TrajectoryEntry

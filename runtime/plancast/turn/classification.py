@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from plancast.plan.effects.entries import HELD, is_given_up, is_unknown, waits_for_effects
 from plancast.plan.event_fields import answered_request, is_fact
+from plancast.plan.moves.transitions import is_stale, target_of
 from plancast.plan.record import WAITING_FOR, PlanRecord, is_held
 from plancast.plan.requests import WAIT, Request
 from plancast.plan.status import PAUSED
-from plancast.plan.transitions import is_stale, target_of
 from plancast.turn.retries import (
     as_failure_of_child,
     can_retry,

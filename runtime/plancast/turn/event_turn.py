@@ -9,12 +9,12 @@ from typing import Any
 
 from plancast.context import TransitionContext
 from plancast.errors import PlanFinished
-from plancast.plan import early_events, state_moves
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import RESUME
 from plancast.plan.effects.entries import HELD, held_for, hold, waits_for_effects
 from plancast.plan.effects.undo_list import is_rolling_back
 from plancast.plan.event_fields import answered_request
+from plancast.plan.moves import early_events, state_moves
 from plancast.plan.record import HOLD, is_held
 from plancast.plan.requests import Request
 from plancast.plan.status import PAUSED, PENDING, RUNNING

@@ -18,9 +18,9 @@ from plancast.plan.context import PlanContext
 from plancast.plan.control_events import FORK
 from plancast.plan.effects.entries import HELD
 from plancast.plan.event_fields import answered_request
+from plancast.plan.moves.state_moves import send_request
 from plancast.plan.record import HOLD, WAIT_TIMEOUT, WAITING_FOR
 from plancast.plan.requests import WAIT, Request, effect_id
-from plancast.plan.state_moves import send_request
 from plancast.plan.status import PAUSED, PENDING, RUNNING, PlanStatus
 from plancast.state_machine.machine import base_of
 from plancast.tasks.model import group_of_step

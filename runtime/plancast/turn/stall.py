@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from plancast.plan.context import PlanContext
 from plancast.plan.effects.undo_list import UNDOS
+from plancast.plan.moves.state_moves import enter_assigned
 from plancast.plan.record import GOAL, is_held
 from plancast.plan.requests import WAIT
-from plancast.plan.state_moves import enter_assigned
 from plancast.plan.status import PlanStatus
 from plancast.planner_turn.autonomous import autonomous_turn
 from plancast.turn_record.record import TurnRecord

@@ -28,8 +28,8 @@ from plancast.errors import (
     UnknownGoal,
 )
 from plancast.plan.context import PlanContext
+from plancast.plan.moves.state_moves import response_data
 from plancast.plan.serialization import to_state
-from plancast.plan.state_moves import response_data
 from plancast.plan.status import PlanStatus
 from plancast.plan_store.store import StoredPlans
 from plancast.settings import Settings

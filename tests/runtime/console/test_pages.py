@@ -1112,7 +1112,7 @@ async def test_dark_mode_follows_the_system_until_somebody_chooses(page: Page) -
 
 
 async def faint_texts(page: Page) -> list[str]:
-    """What stays hard to read when nothing loads or fades any more."""
+    """Return the texts that stay hard to read when nothing loads or fades any more."""
     found: list[str] = []
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(20):

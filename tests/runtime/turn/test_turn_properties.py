@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from plancast import App, PlanContext, Planner, PlanStatus, RetryPolicy, StateAction, StateConfig, StateTransition
 from plancast.errors import InvalidStateMachine
+from plancast.plan.moves.state_moves import is_assigned
 from plancast.plan.serialization import pack_state, to_state
-from plancast.plan.state_moves import is_assigned
 from plancast.settings import PlanSettings
 from plancast.state_machine.machine import Machine, validate_state_machine
 from plancast.turn.turn import Turn, TurnEnvironment, TurnOutcome

@@ -1,4 +1,4 @@
-"""What a rollback names as left: what may stand, and nothing that was undone or never begun."""
+"""A rollback names as left what may stand, and nothing that was undone or never begun."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def machine(*tasks: str, **action: Any) -> dict[str, StateConfig]:
 
 
 class Provider:
-    """What its worker does and undoes; an act ends when the gate is open."""
+    """The acts of its worker, and those that are undone; an act ends when the gate is open."""
 
     def __init__(self, **effect: Any) -> None:
         self.done: list[str] = []

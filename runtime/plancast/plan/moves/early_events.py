@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from plancast.plan.event_fields import answered_request
+from plancast.plan.moves.transitions import next_state
 from plancast.plan.record import WAITING_FOR, PlanRecord, is_held
 from plancast.plan.status import PAUSED
-from plancast.plan.transitions import next_state
 
 
 def keep(plan: PlanRecord, event: dict[str, Any], limit: int) -> str | None:

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from plancast.errors import InvalidStateMachine
-from plancast.plan import early_events
 from plancast.plan.effects.entries import HELD
 from plancast.plan.effects.undo_list import ROLLED_BACK, begin_rollback
 from plancast.plan.event_fields import answered_request, error_text, event_data
+from plancast.plan.moves import early_events
+from plancast.plan.moves.transitions import is_stale, target_of
 from plancast.plan.record import HELD_WAIT, HOLD, WAIT_TIMEOUT, WAITING_FOR, PlanRecord, is_held
 from plancast.plan.requests import WAIT, Request
 from plancast.plan.staged_events import StagedEvents
 from plancast.plan.status import COMPLETED, PAUSED, RUNNING, PlanStatus
 from plancast.plan.task_responses import close_request
-from plancast.plan.transitions import is_stale, target_of
 from plancast.state_machine.states import StateAction
 
 MAX_MOVES = 1_000
