@@ -225,6 +225,8 @@ class EffectAttempt(EffectDelivery):
 
     async def _reconcile(self, begun: EffectRecord, version: int) -> Response | None:
         """Go on after an attempt of an earlier delivery whose end is not known."""
+        if begun.answer is not None:  # an earlier attempt has done it meanwhile
+            return await self._leave_unknown(begun, version, _NO_END)
         if self._abandoned is not None:
             return await self._abandon(begun, version, self._abandoned)
         outcome = await self._look_up(begun)
@@ -338,12 +340,20 @@ class EffectAttempt(EffectDelivery):
     async def _fail(self, begun: EffectRecord, version: int, error: Exception) -> Response | None:
         self._executor.log_failure(self._request, error)
         answer = failure_of(self._request, self._definition, error_text(error))
-        return await self._finish(self._moved(begun, EffectState.FAILED, answer=answer, reason=""), version)
+        return await self._finish(self._ended(begun, EffectState.FAILED, answer), version)
 
     async def _leave_unknown(self, begun: EffectRecord, version: int, reason: str) -> Response | None:
         reason = error_text(reason)  # of the app: it may hold what no record can, and credentials
         logger.warning("the outcome of a task is not known: %s", reason, extra=self._executor.about(self._request))
-        return await self._finish(self._moved(begun, EffectState.UNKNOWN, reason=reason), version)
+        return await self._finish(self._ended(begun, EffectState.UNKNOWN, begun.answer, reason), version)
+
+    def _ended(
+        self, begun: EffectRecord, state: EffectState, answer: tuple[str, Any] | None, reason: str = ""
+    ) -> EffectRecord:
+        """The record of an attempt's end; whatever that is, it is done if an earlier attempt has done it meanwhile."""
+        if begun.state is EffectState.BEGUN and begun.answer is not None and state is not EffectState.DONE:
+            state, answer, reason = EffectState.DONE, begun.answer, ""
+        return self._moved(begun, state, answer=answer, reason=reason)
 
     async def _finish(self, end: EffectRecord, version: int) -> Response | None:
         if self._acting is not None:  # else nothing was done here, and after a conflict all is decided anew
@@ -360,6 +370,11 @@ class EffectAttempt(EffectDelivery):
             return await self._finish(end, version)
         if record.writer == self._writer and record.state is end.state:
             return self._answer(record)
+        is_later = record.task == end.task and record.attempt > end.attempt
+        if is_later and record.state is EffectState.BEGUN and end.state is EffectState.DONE:
+            # Answered, and perhaps undone, at the end of that attempt only. Its process keeps the request alive.
+            await self._write(self._moved(record, EffectState.BEGUN, answer=end.answer), version)
+            raise HeldBack(self._deliveries, longest=None)
         same = record.task == end.task and record.attempt == end.attempt
         replaced: tuple[EffectState, ...] = ()
         if end.state is EffectState.DONE and record.task == end.task:
@@ -367,7 +382,7 @@ class EffectAttempt(EffectDelivery):
         elif same:
             replaced = (EffectState.BEGUN, EffectState.UNKNOWN)[: 1 + (end.state is EffectState.FAILED)]
         if record.state in replaced:
-            late = self._moved(record, end.state, answer=end.answer, reason=end.reason)
+            late = self._ended(record, end.state, end.answer, end.reason)
             await self._write(late, version)
             return self._answer(late, suffix=":late" if record.state is EffectState.FAILED else "")
         if record.state is EffectState.BEGUN or record.task != end.task:

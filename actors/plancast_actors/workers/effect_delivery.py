@@ -7,7 +7,6 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from itertools import count
 from typing import Any, Final, NoReturn, TypeVar
 from uuid import uuid4
@@ -47,13 +46,13 @@ def address_in(given: Any) -> str | None:
 class HeldBack(Exception):
     """Raised when another delivery is at work on the effect: this one is returned, and looks again later."""
 
-    def __init__(self, deliveries: int, answer: Response | None = None, longest: float = LONGEST_LOOK) -> None:
+    def __init__(self, deliveries: int, answer: Response | None = None, longest: float | None = LONGEST_LOOK) -> None:
         super().__init__(deliveries)
         self.answer = answer
         """Sent meanwhile: the answer to another request, whose effect this delivery has settled in its place, or what
         its own plan has to know of the wait."""
-        self.delay: float = min(FIRST_LOOK * 2 ** min(deliveries - 1, 10), longest)
-        """Seconds before it is delivered again."""
+        self.delay = None if longest is None else min(FIRST_LOOK * 2 ** min(deliveries - 1, 10), longest)
+        """Seconds before it is delivered again; None: not before the other delivery has ended, or its process died."""
 
 
 class EffectRequests:
@@ -171,8 +170,12 @@ class EffectDelivery(ABC):
             return
         record, version = self._acting
         record = self._moved(record, record.state)
-        with suppress(CommitConflict):  # it has ended, or was taken over, which its end finds out
+        try:
             self._acting = record, await self._write(record, version)
+        except CommitConflict:  # it has ended, or was taken over, which its end finds out
+            found, version = await self._of.ledger.read(self._address)
+            if found is not None and (found.state, found.attempt) == (EffectState.BEGUN, record.attempt):
+                self._acting = found, version  # an earlier attempt has noted what it has done
 
     def _is_lost(self, record: EffectRecord) -> bool:
         """True if nothing has been written for so long that the process of a record is gone, and its request perhaps

@@ -242,7 +242,10 @@ class TaskReader:
             await record.interrupted()
             if held_back.answer is not None:
                 await self._publish(request, held_back.answer)
-            await self._return(held, held_back.delay)
+            if held_back.delay is None:
+                self._release(held)
+            else:
+                await self._return(held, held_back.delay)
         except asyncio.CancelledError:
             if self._closing:
                 await record.interrupted()

@@ -42,7 +42,10 @@ class EffectRecord(NamedTuple):
     begun_by: str = ""
     """Id of the request whose delivery has begun the last attempt: the owner's, or that of a person's decision."""
     answer: tuple[str, Any] | None = None
-    """Event type and data of the answer, once the outcome is known; the type is empty where no answer is expected."""
+    """Event type and data of the answer, once the outcome is known; the type is empty where no answer is expected.
+
+    Of an effect that is begun: an earlier attempt, which was given up for lost, has done it meanwhile.
+    """
     reason: str = ""
     """Why the effect is unknown, for people; or why a done one's result could not be sent, or its undo failed."""
     undo: str = ""

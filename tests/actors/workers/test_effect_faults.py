@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -181,6 +182,81 @@ async def test_a_process_that_comes_back_does_not_act_again_and_records_what_it_
     await bench.settled()
     assert (answer.type, answer.data) == (CHARGED, {"charged": True})
     assert len(provider.charges) == 1
+
+
+@pytest.mark.parametrize(("end", "by"), [("done", "second"), ("failed", "first"), ("unknown", "first")])
+async def test_what_a_process_that_comes_back_has_done_is_told_at_the_end_of_the_attempt_that_was_begun_since(
+    bench: Bench, end: str, by: str
+) -> None:
+    strike, begun, gate = Strike(bench, 3), asyncio.Event(), asyncio.Event()
+
+    async def first(task: Any, context: Any) -> Any:
+        await strike.step()
+        return {"by": "first"}
+
+    async def second(task: Any, context: Any) -> Any:
+        begun.set()
+        await gate.wait()
+        if end != "done":
+            raise TerminalError("declined") if end == "failed" else RetryableError("lost")
+        return {"by": "second"}
+
+    for handler, run in ((first, partial(strike.run, bench)), (second, bench.run)):
+        worker = Worker("bank")
+        worker.on_task(CHARGE, effect=Effect(key="{{data.invoice}}", repeat="never"))(handler)
+        await run(worker)
+        if handler is first:
+            request = await bench.ask()
+            await bench.until(strike.struck.is_set)
+    note = read_note((await bench.answer()).metadata)
+    assert note is not None
+    assert note.outcome == "unknown"
+    await bench.resolve(request, note.address, "not_done", attempt=1)
+    await bench.until(begun.is_set)
+    strike.thaw()
+    while (record := (await bench.records())[0]).answer is None:
+        await asyncio.sleep(0.001)
+        await bench.clock.advance(0.5)
+    assert (record.state, record.attempt) == ("begun", 2), "it could be undone, and the second act be done after that"
+    gate.set()
+    answer = await bench.answer()
+    assert (outcome_of(answer), answer.data) == ("done", {"by": by})
+    await bench.settled()
+    assert not bench.world.streams["results"].messages
+
+
+@pytest.mark.parametrize("kind", ["key", "look_up", "never"])
+async def test_what_was_done_late_is_told_and_not_done_again_if_the_attempt_begun_since_dies(
+    bench: Bench, kind: str
+) -> None:
+    provider = Provider()
+    frozen, dies = Strike(bench, 3), Strike(bench, 3)  # before the act
+    await frozen.run(bench, provider.worker(kind, frozen))
+    request = await bench.ask()
+    await bench.until(frozen.struck.is_set)
+    if kind == "never":
+        asks = await bench.run(provider.worker(kind))
+        note = read_note((await bench.answer()).metadata)
+        assert note is not None
+        bench.runners.remove(asks)
+        await asks.stop(drain_seconds=0)
+        await bench.resolve(request, note.address, "not_done", attempt=1)
+    second = await dies.run(bench, provider.worker(kind, dies))
+    await bench.until(dies.struck.is_set)
+    frozen.thaw()
+    while (record := (await bench.records())[0]).answer is None:
+        await asyncio.sleep(0.001)
+        await bench.clock.advance(0.5)
+    assert (record.state, record.attempt) == ("begun", 2)
+    bench.runners.remove(second)
+    await second.stop(drain_seconds=0)
+    provider.charges.clear()
+    provider.keys.clear()
+    await bench.run(provider.worker(kind))
+    answer = await bench.answer()
+    assert (outcome_of(answer), answer.data, answer.parent_event_id) == ("done", {"charged": True}, request.id)
+    await bench.settled()
+    assert (provider.charges, bench.world.streams["results"].messages) == ([], {})
 
 
 async def test_twins_wait_for_each_other_without_taking_places(bench: Bench) -> None:
