@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -80,6 +81,8 @@ class Requester:
         self._requests: dict[str, _Request] = {}
         self._count = 0
         self._sweep: asyncio.TimerHandle | None = None
+        self._context = Context()
+        """That of its timers, which renew themselves: the context of a task would keep what belongs to the task."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
@@ -184,7 +187,7 @@ class Requester:
         now = self._loop.time()
         self._requests[token] = _Request(reply, finish, now + self._timeout, subject, payload, headers, written, now)
         if self._sweep is None:
-            self._sweep = self._loop.call_later(self._sweep_interval, self._expire)
+            self._sweep = self._loop.call_later(self._sweep_interval, self._expire, context=self._context)
         return token
 
     async def request(self, subject: str, payload: bytes = b"", headers: Headers | None = None) -> Msg:
@@ -263,7 +266,7 @@ class Requester:
                 if request.written and now - request.sent >= ANSWER_PATIENCE:
                     self._resend(token)
         if requests:
-            self._sweep = self._loop.call_later(self._sweep_interval, self._expire)
+            self._sweep = self._loop.call_later(self._sweep_interval, self._expire, context=self._context)
 
     def _give_up(self) -> None:
         if self._sweep is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -73,6 +74,8 @@ class BatchSender:
         self._rounds_from = ROUNDS_FROM_ALWAYS if always else ROUNDS_FROM
         self._min_batch = MIN_BATCH_ALWAYS if always else MIN_BATCH
         self._loop = asyncio.get_running_loop()
+        self._context = Context()
+        """That of rounds, which follow one another: the context of a task would keep what belongs to the task."""
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._in_rounds = False
@@ -121,9 +124,9 @@ class BatchSender:
             self._due = True
             if self._pausing is not None:  # it would start a second one
                 self._pausing.cancel()
-            self._loop.call_soon(self._begin_round)
+            self._loop.call_soon(self._begin_round, context=self._context)
         elif self._pausing is None:
-            self._pausing = self._loop.call_at(begin, self._begin_round)
+            self._pausing = self._loop.call_at(begin, self._begin_round, context=self._context)
 
     def _begin_round(self) -> None:
         """Send the waiting messages; end rounds when there are few."""
