@@ -79,10 +79,11 @@ def _serve(pipe: Connection, seconds: float) -> None:
                 begin, end = pipe.recv()
             except EOFError:
                 return
-            pipe.send(_calls_between(server, seconds, begin, end))
+            pipe.send(calls_between(server, seconds, begin, end))
 
 
-def _calls_between(server: ModelServer, seconds: float, begin: float, end: float) -> ModelCalls | str:
+def calls_between(server: ModelServer, seconds: float, begin: float, end: float) -> ModelCalls | str:
+    """Return the calls of a model of this latency between two times, or why they cannot be judged."""
     requests = list(server.requests)
     refused = [each for each in requests if each.cancelled or each.status not in (None, 200)]
     if refused or server.errors:
