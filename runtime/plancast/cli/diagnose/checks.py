@@ -342,6 +342,13 @@ def _values(evidence: Evidence) -> Iterator[Finding]:
     report = evidence.values
     if report is None:
         return
+    if isinstance(report, str):
+        yield _warning(
+            f"the values of large plans could not be scanned: {report}",
+            "The scan writes what is over 32 MiB to the folder for temporary files: make room there, or set TMPDIR.",
+            "It is not known whether any are missing or damaged.",
+        )
+        return
     for fault in list(report.faults.values())[:NAMED]:
         yield _fault(
             fault.removesuffix("; see plancast doctor"),

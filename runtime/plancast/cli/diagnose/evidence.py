@@ -80,8 +80,8 @@ class Evidence:
     """Total and free bytes of an embedded server's disk; None when it is not local."""
     sync_interval: str = ""
     """Interval at which the server syncs to disk; empty when unknown."""
-    values: ValueReport | None = None
-    """The state of the store of values; None when it could not be read."""
+    values: ValueReport | str | None = None
+    """The state of the store of values, or why it could not be scanned; None when it may not be read."""
     seen_here: bool = False
     """True if the report on stalled plans was made here, of a part of the plans."""
 
@@ -115,13 +115,17 @@ async def gather(settings: Settings, *, with_ray: bool = True) -> Evidence:
         )
 
 
-async def _values(bus: Bus) -> ValueReport | None:
+async def _values(bus: Bus) -> ValueReport | str | None:
+    import sqlite3
+
     from plancast_actors.maintenance.value_use import examine_values
 
     try:
         return await examine_values(bus, CHECK_BYTES)
     except AccessDenied:
         return None
+    except sqlite3.Error as error:
+        return str(error)
 
 
 async def _refusal(bus: Bus) -> str:
