@@ -33,7 +33,7 @@ async def main() -> None:
         await bus.ensure_streams()
         await bus.registry.put("app", "start", {"goals": ["start.goal"]})
         namespace = f"start-{os.getpid()}"
-        beating = Heartbeat(namespace, "host-0", bus.registry)
+        beating = Heartbeat(namespace, "host-0", bus)
         environment = os.environ | {"NATS_URL": server.login_url, "PLANCAST_RAY__NAMESPACE": namespace}
         print(f"{'command':38} {'median':>7} {'least':>7}   seconds of a processor, of {ROUNDS} runs")
         for command, note in COMMANDS.items():

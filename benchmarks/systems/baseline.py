@@ -41,6 +41,7 @@ import uvloop
 
 from benchmarks.systems.ending import die_with_parent
 from benchmarks.systems.script import Script
+from plancast_bus.clock import SystemClock
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.jetstream.client.api import JetStreamApi
 from plancast_bus.jetstream.client.connection import Connection
@@ -100,7 +101,7 @@ class Wire:
     def consume(self, spec: ConsumerSpec) -> PullConsumer:
         """Read a durable consumer."""
         stream = self._names.of_source(spec.source)
-        return PullConsumer(self._connection, self._api, stream, spec, self._names.responses)
+        return PullConsumer(self._connection, self._api, SystemClock(), stream, spec, self._names.responses)
 
 
 class Reader(abc.ABC):

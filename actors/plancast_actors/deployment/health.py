@@ -84,7 +84,7 @@ async def readiness(bus: Bus, namespace: str, role: Role = "all", now: float | N
 
     Any login suffices for the role ``nats``; the others need one that may read registrations.
     """
-    now = time.time() if now is None else now
+    now = bus.clock.time() if now is None else now
     try:
         health = await bus.health()
         nats = Check("nats", True, f"answers in {health['server']['round_trip'] * 1000:.0f} ms")

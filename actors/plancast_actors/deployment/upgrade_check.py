@@ -112,7 +112,7 @@ async def running_fingerprints(bus: Bus, namespace: str, now: float | None = Non
     Raises:
         BusUnavailable: the registrations cannot be read.
     """
-    now = time.time() if now is None else now
+    now = bus.clock.time() if now is None else now
     beats, details = await bus.registry.list(KIND), await bus.registry.list(DETAILS)
     hosts = {
         key: beat

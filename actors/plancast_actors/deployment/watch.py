@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -91,7 +90,7 @@ class DeploymentWatch:
     async def _signs(self) -> dict[str, dict[str, Any]]:
         """The heartbeats of the processes that have reported lately, by name."""
         signs = await self._bus.registry.list(KIND)
-        after = time.time() - FRESH_SECONDS
+        after = self._bus.clock.time() - FRESH_SECONDS
         return {
             key.partition("/")[2]: sign
             for key, sign in signs.items()

@@ -15,7 +15,7 @@ from typing import Any
 from plancast_actors.liveness.heartbeat_files import FRESH_SECONDS, KIND, SECONDS, clear, folder_of, foreign_part
 from plancast_bus import private_files
 from plancast_bus.errors import BusError
-from plancast_bus.ports.registry import Registry
+from plancast_bus.ports.bus import Bus
 
 logger = logging.getLogger(__name__)
 DETAILS = "process-details"
@@ -35,14 +35,14 @@ class Heartbeat:
         self,
         namespace: str,
         name: str,
-        registry: Registry | None,
+        bus: Bus | None,
         code: str = "",
         details: dict[str, Any] | None = None,
         load: Callable[[], dict[str, Any]] = dict,
     ) -> None:
         self._key = f"{namespace}/{name}"
         self._file = folder_of(namespace) / f"{name}.{os.getpid()}"
-        self._registry = registry
+        self._bus = bus
         self._code = code
         self._details = details
         self._load = load
@@ -62,10 +62,10 @@ class Heartbeat:
         if foreign_part(self._file.parent) is None:
             with contextlib.suppress(OSError):
                 self._file.unlink(missing_ok=True)
-        if self._registry is not None:
+        if self._bus is not None:
             with contextlib.suppress(BusError, TimeoutError):
                 async with asyncio.timeout(LEAVE_SECONDS):
-                    await self._registry.delete(KIND, self._key)
+                    await self._bus.registry.delete(KIND, self._key)
 
     async def _beat(self) -> None:
         loop = asyncio.get_running_loop()
@@ -73,8 +73,8 @@ class Heartbeat:
         await asyncio.to_thread(_clear_all, self._file.parent.parent)
         while True:
             self._write_file()
-            if self._registry is not None and (self._registering is None or self._registering.done()):
-                self._registering = loop.create_task(self._register(self._registry, lag))  # NATS may be slow
+            if self._bus is not None and (self._registering is None or self._registering.done()):
+                self._registering = loop.create_task(self._register(self._bus, lag))  # NATS may be slow
             due = loop.time() + SECONDS
             await asyncio.sleep(SECONDS)
             lag = max(0.0, loop.time() - due)
@@ -90,14 +90,14 @@ class Heartbeat:
                 self._refused = str(error)
                 logger.warning("the heartbeat file cannot be written, local probes will fail: %s", error)
 
-    async def _register(self, registry: Registry, lag: float) -> None:
-        beat = {"at": time.time(), "pid": os.getpid(), "lag": lag, "code": self._code, **self._load()}
+    async def _register(self, bus: Bus, lag: float) -> None:
+        beat = {"at": bus.clock.time(), "pid": os.getpid(), "lag": lag, "code": self._code, **self._load()}
         with contextlib.suppress(BusError, TimeoutError):
             async with asyncio.timeout(FRESH_SECONDS):
                 if self._details is not None:
-                    await registry.put(DETAILS, self._key, {**self._details, "pid": os.getpid()})
+                    await bus.registry.put(DETAILS, self._key, {**self._details, "pid": os.getpid()})
                     self._details = None
-                await registry.put(KIND, self._key, beat, ttl=2 * FRESH_SECONDS)
+                await bus.registry.put(KIND, self._key, beat, ttl=2 * FRESH_SECONDS)
             self._nats_at = time.time()
             self._write_file()
 

@@ -20,7 +20,7 @@ from plancast.turn.stall import Stall, StallKind, find_stall
 from plancast_actors.maintenance.human_backlog import HumanBacklog
 from plancast_actors.maintenance.machine_gc import MachineCollector
 from plancast_actors.maintenance.value_gc import ValueCollector
-from plancast_bus.clock import Clock, SystemClock
+from plancast_bus.clock import Clock
 from plancast_bus.errors import BusError, InvalidEnvelope
 from plancast_bus.events.codec import unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -66,7 +66,7 @@ class Sweeper:
     def __init__(self, bus: Bus, settings: PlanSettings, *, clock: Clock | None = None) -> None:
         self._bus = bus
         self._settings = settings
-        self._clock = clock or SystemClock()
+        self._clock = clock or bus.clock
         self._began = self._clock.time()
         self._seen = 0
         """Version up to which commits were checked."""

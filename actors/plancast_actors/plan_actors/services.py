@@ -25,7 +25,7 @@ from plancast_actors.plan_actors.event_decoder import EventDecoder
 from plancast_actors.plan_actors.parking import ParkingReasoner
 from plancast_actors.plan_actors.retries import Retries
 from plancast_actors.telemetry.samples import Samples
-from plancast_bus.clock import Clock, SystemClock
+from plancast_bus.clock import Clock
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.ports.bus import Bus
 from plancast_bus.ports.sessions import SessionBounds
@@ -64,7 +64,7 @@ class HostServices:
         self.bus = bus
         self.settings = settings
         self.name = name
-        self.clock = clock or SystemClock()
+        self.clock = clock or bus.clock
         self.decode = EventDecoder(bus.subjects, settings.bus.max_event_bytes).read
         self.registry = AgentRegistry(bus.registry, clock=self.clock)
         self.environment = TurnEnvironment(

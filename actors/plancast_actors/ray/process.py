@@ -143,10 +143,10 @@ class Process(abc.ABC):
         gc.set_threshold(*GC_THRESHOLD)
         if self._stall_seconds:
             Watchdog(self.name, self._stall_seconds).start()
-        registry = self.bus.registry if self.bus is not None and self.is_registered else None
+        bus = self.bus if self.is_registered else None
         self._node = connection.own_node() if connection.is_connected() else ""
         namespace, code = self.blueprint.settings.ray.namespace, self.blueprint.release.code
-        self.heartbeat = Heartbeat(namespace, self.name, registry, code, self._details(), self._beat)
+        self.heartbeat = Heartbeat(namespace, self.name, bus, code, self._details(), self._beat)
 
     async def _until_reported(self) -> None:
         """Let Ray report that the process runs, before an import that hangs can block the event loop."""

@@ -22,7 +22,7 @@ from plancast_actors.workers.effect_undo import UndoExecutor
 from plancast_actors.workers.executor import ContextFactory, TaskCounts, TaskExecutor, WorkerCapacity
 from plancast_actors.workers.live_events import LiveEvents
 from plancast_actors.workers.reader import TaskReader
-from plancast_bus.clock import Clock, SystemClock
+from plancast_bus.clock import Clock
 from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.ports.bus import Bus, ConsumerSpec
 from plancast_bus.settings import BusSettings
@@ -78,7 +78,7 @@ class TaskRunner:
         self.bus = bus
         self.settings = settings or WorkerSettings()
         self._max_event_bytes = max_event_bytes
-        self._clock = clock or SystemClock()
+        self._clock = clock or bus.clock
         self._new_reader: Callable[..., TaskReader] = TaskReader
         if tracing is not None:
             from plancast_actors.workers.tracing import TracedTaskReader

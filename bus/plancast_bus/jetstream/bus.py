@@ -22,6 +22,7 @@ from plancast_bus.jetstream.client.api import CONSUMER_NOT_FOUND, NO_JETSTREAM, 
 from plancast_bus.jetstream.client.connection import Connection
 from plancast_bus.jetstream.client.login import ConnectedUser, read_user
 from plancast_bus.jetstream.client.request_reply import NoResponders, Requester
+from plancast_bus.jetstream.client.server_clock import ServerClock
 from plancast_bus.jetstream.messaging.consumer import PullConsumer, as_delivery, create_consumer
 from plancast_bus.jetstream.messaging.direct_reader import DirectReader
 from plancast_bus.jetstream.messaging.emitter import Emitter
@@ -62,7 +63,10 @@ async def connect(nats: NatsSettings, bus: BusSettings) -> JetStreamBus:
         requester = Requester(connection)
         await requester.open()
         restricted = not await _has_jetstream(connection, JetStreamApi(requester))
-        return JetStreamBus(connection, requester, bus, restricted=restricted)
+        connected = JetStreamBus(connection, requester, bus, restricted=restricted)
+        if not restricted:
+            await connected.clock.follow()
+        return connected
     except BaseException:
         await connection.close()
         raise
@@ -109,6 +113,7 @@ class JetStreamBus:
         self._names = definitions.StreamNames.of(settings.prefix)
         self._requester = requester
         self._api = JetStreamApi(requester)
+        self.clock = ServerClock(self._api, self._names.timers)
         self._publisher = Publisher(requester, self.subjects, settings.group_commit)
         self._placeholders = Placeholders(self._api, self._publisher, self._names, self.subjects)
         # The size of a stream of another account is not visible; the stream itself enforces its bound.
@@ -187,7 +192,7 @@ class JetStreamBus:
         stream = self._names.of_source(spec.source)
         taken = self._placeholders.note if spec.source == "results" else None
         return PullConsumer(
-            self._connection, self._api, stream, spec, self._names.responses, taken, creates=not self.restricted
+            self._connection, self._api, self.clock, stream, spec, self._names.responses, taken, not self.restricted
         )
 
     async def ensure_consumer(self, spec: ConsumerSpec) -> None:
@@ -196,7 +201,7 @@ class JetStreamBus:
     def consume_responses(self, name: str) -> PullConsumer:
         """Read the final responses of plans, on the subjects of :meth:`plancast_bus.subjects.Subjects.response`."""
         spec = ConsumerSpec(name, "results", (f"{self.subjects.store}.responses.>",))
-        return PullConsumer(self._connection, self._api, self._names.responses, spec, self._names.responses)
+        return PullConsumer(self._connection, self._api, self.clock, self._names.responses, spec, self._names.responses)
 
     async def delete_consumer(self, source: Source, name: str) -> None:
         try:
@@ -246,7 +251,7 @@ class JetStreamBus:
         """
         self._require_jetstream("cannot create streams")
         await definitions.ensure_streams(self._api, self.subjects, self._settings)
-        await asyncio.gather(self._keys.make(), self._placeholders.place())
+        await asyncio.gather(self._keys.make(), self._placeholders.place(), self.clock.follow())
 
     def on_reconnect(self, callback: Callable[[], None]) -> None:
         self._connection.on_reconnect(callback)
@@ -302,6 +307,7 @@ class JetStreamBus:
             )
 
     async def close(self) -> None:
+        await self.clock.stop()
         await self._connection.close()
 
 

@@ -67,6 +67,7 @@ class MemoryBus:
             self.world = MemoryWorld(world, clock=clock)
         self.settings: BusSettings = self.world.settings
         self.subjects: Subjects = self.world.subjects
+        self.clock: Clock = self.world.clock
         self.values: ValueStore = MemoryValues(self)
         self._plans = MemoryCheckpoints(self)
         self.checkpoints: CheckpointStore = self._plans

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from plancast_bus.clock import Clock
 from plancast_bus.errors import InvalidSubject, PayloadTooLarge
 from plancast_bus.events.envelope import EventEnvelope, WireEvent
 from plancast_bus.events.references import Writer
@@ -84,7 +85,7 @@ class Consumer(Protocol):
         ...
 
     def age(self, delivery: Delivery) -> float | None:
-        """Seconds since an in-flight delivery was stored, by the clocks of server and reader; None when unknown."""
+        """Seconds since an in-flight delivery was stored, None when unknown."""
         ...
 
     async def in_progress(self, deliveries: Iterable[Delivery]) -> None:
@@ -208,6 +209,11 @@ class Bus(Protocol):
 
     @property
     def subjects(self) -> Subjects: ...
+
+    @property
+    def clock(self) -> Clock:
+        """The time by which timers fire: the server's, where it can be read."""
+        ...
 
     @property
     def checkpoints(self) -> CheckpointStore: ...

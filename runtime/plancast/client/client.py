@@ -23,7 +23,7 @@ from plancast.plan.control_events import BEGIN_AFTER, MAX_AFTER
 from plancast.plan.status import WAITING, ListedStatus, PlanStatus
 from plancast.plan_store.store import check_repetition
 from plancast.settings import Settings
-from plancast_bus.clock import Clock, SystemClock
+from plancast_bus.clock import Clock
 from plancast_bus.errors import AccessDenied
 from plancast_bus.events.codec import validated
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -63,7 +63,7 @@ class Client:
         tenant_id: Binds the client to a tenant: it submits for this tenant only, and plans of others are unknown to
             it. None: it sees every plan. This is a convenience for programs that serve tenants, not a security
             boundary: any holder of the connection can read more; see docs/tenancy.md.
-        clock: Deadlines count from its time; the system clock unless given.
+        clock: Deadlines count from its time; the clock of the bus unless given.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Client:
         clock: Clock | None = None,
     ) -> None:
         self.bus = bus
-        self._clock: Clock = clock or SystemClock()
+        self._clock: Clock = clock or bus.clock
         self.tenant_id = tenant_id
         self.results: ResultWaiter = ResultWaiter(bus, first_look=first_look, longest_look=longest_look)
         self._statuses: ListedStatuses | None = None

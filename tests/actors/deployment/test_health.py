@@ -75,13 +75,13 @@ async def test_a_deployment_is_ready_when_all_its_processes_report(bus: JetStrea
     assert failing(await readiness(bus, namespace)) == {"deployment"}
     await bus.registry.put(RECORD, namespace, RUNNING)
     assert failing(await readiness(bus, namespace)) == {"dispatchers", "hosts"}
-    beating = [Heartbeat(namespace, name, bus.registry) for name in ("dispatcher-0", "host-0")]
+    beating = [Heartbeat(namespace, name, bus) for name in ("dispatcher-0", "host-0")]
     await reports(bus, 2)
     found = await readiness(bus, namespace)
     assert failing(found) == {"hosts"}
     assert "host-1" in next(check.detail for check in found.checks if check.name == "hosts")
     assert (await readiness(bus, namespace, "dispatchers")).ok
-    beating.append(Heartbeat(namespace, "host-1", bus.registry))
+    beating.append(Heartbeat(namespace, "host-1", bus))
     await reports(bus, 3)
     assert (await readiness(bus, namespace)).ok
     assert failing(await readiness(bus, namespace, now=time.time() + FRESH_SECONDS + 5)) == {"dispatchers", "hosts"}
@@ -92,7 +92,7 @@ async def test_a_deployment_is_ready_when_all_its_processes_report(bus: JetStrea
 async def test_a_deployment_whose_processes_run_two_releases_is_not_ready(bus: JetStreamBus, namespace: str) -> None:
     await bus.ensure_streams()
     await bus.registry.put(RECORD, namespace, {"hosts": 2, "code": "one"})
-    beating = [Heartbeat(namespace, f"host-{index}", bus.registry, code) for index, code in enumerate(("one", "two"))]
+    beating = [Heartbeat(namespace, f"host-{index}", bus, code) for index, code in enumerate(("one", "two"))]
     await reports(bus, 2)
     found = await readiness(bus, namespace)
     assert failing(found) == {"release"}
@@ -101,7 +101,7 @@ async def test_a_deployment_whose_processes_run_two_releases_is_not_ready(bus: J
     assert (await readiness(bus, namespace, "hosts")).ok
     await bus.registry.put(RECORD, namespace, {"hosts": 2, "code": "two"})
     await beating[0].leave()
-    beating[0] = Heartbeat(namespace, "host-0", bus.registry, "two")
+    beating[0] = Heartbeat(namespace, "host-0", bus, "two")
     await reports(bus, 2)
     assert (await readiness(bus, namespace)).ok
     await asyncio.gather(*(each.leave() for each in beating))
@@ -110,7 +110,7 @@ async def test_a_deployment_whose_processes_run_two_releases_is_not_ready(bus: J
 async def test_processes_of_another_namespace_do_not_count(bus: JetStreamBus, namespace: str) -> None:
     await bus.ensure_streams()
     await bus.registry.put(RECORD, namespace, {"dispatchers": 1})
-    other = Heartbeat(f"{namespace}-other", "dispatcher-0", bus.registry)
+    other = Heartbeat(f"{namespace}-other", "dispatcher-0", bus)
     await reports(bus, 1)
     assert failing(await readiness(bus, namespace)) == {"dispatchers"}
     await other.leave()

@@ -1086,7 +1086,7 @@ class TestDoctor:
             clock_skew=Skew(-90.0, 0.001),
         )
         found = {(each.check, each.level): each.detail for each in doctor.examine(evidence)}
-        assert "1 min 30 s behind" in found["clock", "fault"]
+        assert "1 min 30 s behind" in found["clock", "warning"]
         assert "nearly full" in found["limits", "fault"]
         assert "PLANCAST_REQUESTS" in found["consumers", "fault"]
         assert "d (10,000)" in found["consumers", "warning"]

@@ -64,7 +64,7 @@ async def test_readiness_is_read_from_processes_that_nats_has_just_answered(
     bus = await connect(NatsSettings(url=nats_server.url), BusSettings(prefix=namespace))
     await bus.ensure_streams()
     assert connected(namespace) is None
-    beating = Heartbeat(namespace, "host-0", bus.registry)
+    beating = Heartbeat(namespace, "host-0", bus)
     async with asyncio.timeout(20):
         while connected(namespace) is None:
             await asyncio.sleep(0.02)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -65,7 +64,7 @@ class HostAutoscaler:
         """
         signs = await self._bus.registry.list(KIND)
         found = [signs.get(f"{self._namespace}/dispatcher-{index}", {}) for index in range(record["dispatchers"])]
-        if any("backlog" not in each or time.time() - each["at"] > FRESH_SECONDS for each in found):
+        if any("backlog" not in each or self._bus.clock.time() - each["at"] > FRESH_SECONDS for each in found):
             return None
         streams = (await self._bus.health())["streams"]
         pending = [

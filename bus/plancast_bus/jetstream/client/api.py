@@ -129,7 +129,7 @@ class JetStreamApi:
         return StoredMessage(
             subject=message["subject"],
             sequence=message["seq"],
-            time=_seconds(message["time"]),
+            time=seconds_of(message["time"]),
             headers=_read_headers(b64decode(message.get("hdrs") or "")),
             payload=b64decode(message.get("data") or ""),
         )
@@ -163,13 +163,13 @@ def read_direct(message: Msg, subject: str) -> StoredMessage | None:
     return StoredMessage(
         subject=headers["Nats-Subject"],
         sequence=int(headers["Nats-Sequence"]),
-        time=_seconds(headers["Nats-Time-Stamp"]),
+        time=seconds_of(headers["Nats-Time-Stamp"]),
         headers=headers,
         payload=message.data,
     )
 
 
-def _seconds(timestamp: str) -> float:
+def seconds_of(timestamp: str) -> float:
     """Convert RFC 3339 with up to nine decimals to seconds since the epoch."""
     return datetime.fromisoformat(timestamp).timestamp()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from nats import errors as nats_errors
 from nats.aio.msg import Msg
 
+from plancast_bus.clock import Clock
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
 from plancast_bus.events.nats_binding import read_message
 from plancast_bus.events.trace_context import PARENT, STATE, read_trace
@@ -59,6 +59,7 @@ class PullConsumer:
         self,
         connection: Connection,
         api: JetStreamApi,
+        clock: Clock,
         stream: str,
         spec: ConsumerSpec,
         responses: str,
@@ -68,6 +69,7 @@ class PullConsumer:
         self._connection = connection
         self._client = connection.client
         self._api = api
+        self._clock = clock
         self._stream = stream
         self._spec = spec
         self._responses = responses
@@ -134,7 +136,7 @@ class PullConsumer:
             stored = int(tokens[_at(tokens) + 3])
         except (IndexError, ValueError):
             return None
-        return max(0.0, time.time() - stored / 1e9)
+        return max(0.0, self._clock.time() - stored / 1e9)
 
     async def in_progress(self, deliveries: Iterable[Delivery]) -> None:
         await self._reply(deliveries, b"+WPI")

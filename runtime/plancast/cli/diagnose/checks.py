@@ -17,7 +17,7 @@ timeline."""
 LAG = 10_000
 """Pending messages from which a consumer counts as behind."""
 CLOCK_SKEW = 1.0
-"""Seconds of clock skew to the server from which timers would be off."""
+"""Seconds of clock skew to the server that are worth a warning."""
 REDELIVERED = 100
 """Redelivered and unacknowledged messages of a consumer from which its reader seems to fail."""
 SILENT_SECONDS = 60.0
@@ -101,10 +101,11 @@ def _clock(evidence: Evidence) -> Iterator[Finding]:
         yield _ok(f"this machine's and the server's clocks agree within {within}, {measured}")
         return
     side = "ahead of" if skew > 0 else "behind"
-    yield _fault(
+    yield _warning(
         f"the server's clock is {duration(abs(skew))} {side} this machine's, {measured}",
         "Synchronize both with NTP.",
-        "Timeouts, retries and plan ages are off by this amount.",
+        "Plans and their timers go by the server's clock; logs, and workers whose login has no JetStream, are off by "
+        "this amount.",
     )
 
 

@@ -9,7 +9,6 @@ import socket
 import time
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +19,7 @@ from plancast_bus.errors import AccessDenied, BusError, InvalidEnvelope
 if TYPE_CHECKING:
     from plancast.settings import Settings
     from plancast_actors.maintenance.value_use import ValueReport
+    from plancast_bus.jetstream.bus import JetStreamBus
     from plancast_bus.ports.bus import Bus
 
 Health = dict[str, Any]
@@ -30,7 +30,6 @@ MAX_READ = 20_000
 CHECK_BYTES = 64 << 20
 """Bytes of values that are read to find damaged ones; that all are there is seen without reading them."""
 NAMED = 5
-_SAMPLES = 5
 _RAY_PATIENCE = 3.0
 _FINISHED = frozenset({"completed", "failed", "cancelled"})
 
@@ -72,7 +71,7 @@ class Evidence:
     """The newest report on stalled plans (``stalled``, ``names``), and on those that are before people (``people``);
     None when there is none."""
     clock_skew: Skew | None
-    """None when it could not be measured."""
+    """None when nothing is deployed."""
     refusal: str = ""
     """Reason why the server rejects writes; empty when it accepts them."""
     ray: RayEvidence = RayEvidence()
@@ -105,7 +104,7 @@ async def gather(settings: Settings, *, with_ray: bool = True) -> Evidence:
             apps=tuple(sorted(await bus.registry.list("app"))) if deployed else (),
             dead_letters=await bus.dead_letters.count() if deployed else 0,
             stalled=await _stalled(bus, settings) if seen_here else stalled,
-            clock_skew=await _clock_skew(settings, present[0]) if present else None,
+            clock_skew=_clock_skew(bus),
             refusal=await _refusal(bus) if deployed else "",
             ray=await _ray(settings, bus if deployed else None) if with_ray else RayEvidence(),
             disk=shutil.disk_usage(data)[::2] if data is not None else None,
@@ -139,27 +138,9 @@ async def _refusal(bus: Bus) -> str:
     return ""
 
 
-async def _clock_skew(settings: Settings, stream: str) -> Skew:
-    """Measure the skew by the time in stream infos; the sample with the shortest round trip counts."""
-    from plancast_bus.jetstream.client.api import JetStreamApi
-    from plancast_bus.jetstream.client.connection import Connection
-    from plancast_bus.jetstream.client.request_reply import Requester
-
-    connection = Connection(settings.nats)
-    await connection.open()
-    try:
-        requester = Requester(connection)
-        await requester.open()
-        api, samples = JetStreamApi(requester), []
-        for _ in range(_SAMPLES):
-            began = time.time()
-            info = await api.call(f"STREAM.INFO.{stream}")
-            ended = time.time()
-            there = datetime.fromisoformat(info["ts"]).timestamp()
-            samples.append(Skew(there - (began + ended) / 2, abs(ended - began) / 2))
-        return min(samples, key=lambda sample: sample.precision)
-    finally:
-        await connection.close()
+def _clock_skew(bus: JetStreamBus) -> Skew | None:
+    precision = bus.clock.precision
+    return None if precision is None else Skew(bus.clock.time() - time.time(), precision)
 
 
 async def _stalled(bus: Bus, settings: Settings) -> dict[str, Any] | None:
@@ -168,7 +149,7 @@ async def _stalled(bus: Bus, settings: Settings) -> dict[str, Any] | None:
     from plancast.plan_store.store import plan_fields
     from plancast.turn.stall import find_stall
 
-    now, patience, looks, read = time.time(), settings.plans.stalled_seconds, 0, 0
+    now, patience, looks, read = bus.clock.time(), settings.plans.stalled_seconds, 0, 0
     found: list[str] = []
     async with aclosing(bus.checkpoints.committed_after(0)) as commits:
         async for committed in commits:
