@@ -59,7 +59,7 @@ class NatsSettings(SettingsSection):
     tls_cert: Path | None = None
     tls_key: Path | None = None
     connect_timeout: float = Field(5.0, gt=0)
-    """Seconds allowed for the first connection."""
+    """Seconds allowed for the first connection to each of the servers."""
     publish_timeout: float = Field(10.0, gt=0)
     """Seconds allowed for the acknowledgement of a publish."""
     server_uid: int | None = None

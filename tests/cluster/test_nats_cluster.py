@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from tests.cluster.nats_cluster import NatsCluster
 from plancast_bus.errors import BusUnavailable, NatsServerError
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import JetStreamBus, connect
+from plancast_bus.jetstream.streams.definitions import StreamNames
 from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
 from plancast_bus.settings import BusSettings, NatsSettings
 
@@ -41,6 +44,8 @@ def servers(shared: NatsCluster) -> Iterator[NatsCluster]:
     for index in range(3):
         shared.heal(index)
     shared.start()
+    while not all(shared.caught_up(stream) for stream in dataclasses.astuple(StreamNames.of("plancast"))):
+        time.sleep(0.1)
 
 
 @asynccontextmanager
@@ -68,7 +73,9 @@ async def test_all_that_is_kept_has_three_replicas(servers: NatsCluster) -> None
     async with joined(servers.url) as bus:
         assert {stream["replicas"] for stream in (await bus.health())["streams"].values()} == {3}
         await bus.registry.put("app", "a", {"name": "a"}, ttl=60)
-        assert await bus.registry.list("app") == {"a": {"name": "a"}}
+        async with asyncio.timeout(30):
+            while await bus.registry.list("app") != {"a": {"name": "a"}}:  # a replica that is read may lag
+                await asyncio.sleep(0.1)
 
 
 async def test_streams_of_one_server_are_given_replicas_when_the_settings_say_so(servers: NatsCluster) -> None:
@@ -110,6 +117,24 @@ async def test_what_a_hanging_leader_does_not_answer_is_asked_again_of_the_next_
         found = await bus.checkpoints.load("hanging")
         assert found is not None
         assert (found.revision, found.version) == (3, version)
+
+
+async def test_a_client_of_a_server_that_hangs_goes_on_with_another(
+    servers: NatsCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with joined(servers.url) as bus:
+        ports = [server.options.port for server in servers.servers]
+        left = bus._connection.client.connected_url
+        assert left is not None
+        assert left.port is not None
+        servers.cut(ports.index(left.port))
+        for number in range(3):
+            await bus.registry.put("test", f"hanging-{number}", {"number": number}, ttl=60)
+        found = bus._connection.client.connected_url
+        assert found is not None
+        assert found.port != left.port
+    (moved,) = (record for record in caplog.records if "moving to another one" in record.message)
+    assert getattr(moved, "server") == f"127.0.0.1:{left.port}"  # noqa: B009 - a field of this record
 
 
 @pytest.mark.chaos

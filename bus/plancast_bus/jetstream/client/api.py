@@ -17,6 +17,8 @@ from plancast_bus.jetstream.client.request_reply import NoResponders, Reply, Req
 # Error codes of the server.
 NO_JETSTREAM = 10039
 """The account has no JetStream, though the server may have."""
+NO_PEERS = 10005
+"""Too few servers of the cluster are known, and online."""
 STREAM_NOT_FOUND = 10059
 STREAM_NAME_IN_USE = 10058
 CONSUMER_NOT_FOUND = 10014

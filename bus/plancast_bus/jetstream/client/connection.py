@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import re
 import ssl
 from collections.abc import Callable
@@ -50,6 +51,7 @@ class Connection:
         self._denied: list[Callable[[str], None]] = []
         self._refusal: asyncio.Future[None] | None = None
         self._closing = False
+        self._moving: asyncio.Task[None] | None = None
 
     @property
     def where(self) -> str:
@@ -96,7 +98,7 @@ class Connection:
         """Connect and check the server.
 
         Raises:
-            BusUnavailable: no connection within ``connect_timeout``, or the credentials are refused.
+            BusUnavailable: no connection to any server within ``connect_timeout``, or the credentials are refused.
             UnsupportedServer: the server is too old.
         """
         if not self.servers:
@@ -106,7 +108,7 @@ class Connection:
         try:
             await asyncio.wait(
                 (attempt, self._refusal),
-                timeout=self._settings.connect_timeout,
+                timeout=self._settings.connect_timeout * len(self.servers),
                 return_when=asyncio.FIRST_COMPLETED,
             )
             self._conclude(attempt)
@@ -119,6 +121,16 @@ class Connection:
         finally:
             self._refusal.cancel()
             self._refusal = None
+
+    def move_on(self, silent: float) -> None:
+        """Connect to the next server; this one has not answered for so many seconds."""
+        url = self.client.connected_url
+        logger.warning(
+            "the nats-server has not answered for %.0f s: moving to another one",
+            silent,
+            extra={"server": _address(url.geturl()) if url is not None else self.where},
+        )
+        self._moving = asyncio.get_running_loop().create_task(self.client.force_reconnect())
 
     async def close(self) -> None:
         """Flush buffered messages and close the connection.
@@ -141,7 +153,8 @@ class Connection:
         self.client.require_tls = tls is not None
         self.client.server_uid = settings.server_uid
         await self.client.connect(
-            servers=self.servers,
+            servers=random.sample(self.servers, len(self.servers)),
+            dont_randomize=True,  # so that the next server is never the one that was left
             name="plancast",
             error_cb=self._on_error,
             disconnected_cb=self._on_disconnected,

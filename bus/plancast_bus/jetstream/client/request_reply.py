@@ -7,6 +7,7 @@ sent again after a reconnect.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
@@ -36,8 +37,15 @@ NO_RESPONDERS_WAIT = 0.25
 ANSWER_PATIENCE = 2.0
 """Seconds after which a request without a reply is retried in a cluster, whose leader may have died with it."""
 
+SILENCE, LONGEST_SILENCE = 3.0, 60.0
+"""Seconds without any answer of JetStream, though it is asked, after which another server of the cluster is tried: this
+one hangs, or is cut off from the others. They double with each server that is tried."""
+
 IN_PROCESS = b'"err_code":10158'
 """Part of a cluster's reply to a duplicate message whose original is not yet committed."""
+
+_NO_LEADER = re.compile(rb'"err_code":100(05|08|09),')
+"""Part of a JetStream reply without a majority: no peers, or no leader."""
 
 Headers = dict[str, str]
 Reply = asyncio.Future[Msg]
@@ -80,6 +88,9 @@ class Requester:
         self._cut = len(self._inbox)
         self._requests: dict[str, _Request] = {}
         self._count = 0
+        self._silent_since = 0.0
+        """Since when requests are in flight, and none was answered."""
+        self._patience = SILENCE
         self._sweep: asyncio.TimerHandle | None = None
         self._context = Context()
         """That of its timers, which renew themselves: the context of a task would keep what belongs to the task."""
@@ -185,6 +196,8 @@ class Requester:
         self._count += 1
         token = str(self._count)
         now = self._loop.time()
+        if not self._requests:
+            self._silent_since = now
         self._requests[token] = _Request(reply, finish, now + self._timeout, subject, payload, headers, written, now)
         if self._sweep is None:
             self._sweep = self._loop.call_later(self._sweep_interval, self._expire, context=self._context)
@@ -202,6 +215,8 @@ class Requester:
         if _is_unanswered(data, headers) or (data.startswith(b'{"error"') and IN_PROCESS in data):
             self._refused(token, request)
             return
+        if data.startswith(b'{"stream"') or not _NO_LEADER.search(data, 0, 200):
+            self._silent_since, self._patience = self._loop.time(), SILENCE
         if request.finish is None:
             request.reply.set_result(Received(subject, where, data, headers))
             return
@@ -222,6 +237,7 @@ class Requester:
 
     def _send_again(self) -> None:
         """Retry requests of the broken connection: they, or their replies, may be lost."""
+        self._silent_since = self._loop.time()
         for token, request in self._requests.items():
             if request.written:
                 self._resend(token)
@@ -261,7 +277,10 @@ class Requester:
                 break
             del requests[token]
             _fail(request.reply, self._late(request.subject))
-        if self._connection.in_cluster and self._connection.alive:
+        if requests and self._connection.in_cluster and self._connection.alive:
+            if now - self._silent_since >= self._patience:
+                self._connection.move_on(now - self._silent_since)
+                self._silent_since, self._patience = now, min(2 * self._patience, LONGEST_SILENCE)
             for token, request in requests.items():
                 if request.written and now - request.sent >= ANSWER_PATIENCE:
                     self._resend(token)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plancast_bus.errors import BusError
-from plancast_bus.jetstream.client.api import STREAM_NAME_IN_USE, STREAM_NOT_FOUND, ApiError, JetStreamApi
+from plancast_bus.jetstream.client.api import NO_PEERS, STREAM_NAME_IN_USE, STREAM_NOT_FOUND, ApiError, JetStreamApi
 from plancast_bus.settings import BusSettings
 from plancast_bus.subjects import WITHDRAWN, Subjects
 from plancast_bus.topics import TOPICS, Source
@@ -16,6 +16,8 @@ from plancast_bus.topics import TOPICS, Source
 DEAD_LETTER_WINDOW = 86400.0
 """Deduplication window of dead letters, in seconds."""
 
+PEERS_SECONDS, PEERS_PAUSE = 10.0, 0.2
+"""Seconds for which a cluster that has just started may lack servers for the replicas, and between two attempts."""
 _PARTITION = re.compile(r"\{\{\s*partition\((\d+)\s*,", re.IGNORECASE)
 _FIXED = ("storage", "retention")
 
@@ -197,7 +199,7 @@ async def _ensure(api: JetStreamApi, wanted: dict[str, Any]) -> None:
         if error.code != STREAM_NOT_FOUND:
             raise
         try:
-            await api.call(f"STREAM.CREATE.{name}", wanted)
+            await _create(api, wanted)
             return
         except ApiError as refused:
             if refused.code != STREAM_NAME_IN_USE:  # another process was faster, with other settings
@@ -207,6 +209,19 @@ async def _ensure(api: JetStreamApi, wanted: dict[str, Any]) -> None:
     _check_fixed(current, wanted)
     if any(not same(current.get(key), value) for key, value in wanted.items()):
         await api.call(f"STREAM.UPDATE.{name}", {**current, **wanted})
+
+
+async def _create(api: JetStreamApi, wanted: dict[str, Any]) -> None:
+    now = asyncio.get_running_loop().time
+    give_up = now() + PEERS_SECONDS
+    while True:
+        try:
+            await api.call(f"STREAM.CREATE.{wanted['name']}", wanted)
+            return
+        except ApiError as error:
+            if error.code != NO_PEERS or now() >= give_up:
+                raise
+        await asyncio.sleep(PEERS_PAUSE)
 
 
 def _check_fixed(current: dict[str, Any], wanted: dict[str, Any]) -> None:

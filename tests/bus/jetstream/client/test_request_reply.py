@@ -5,15 +5,106 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
+from nats.aio.msg import Msg
 
 from plancast_bus.errors import BusUnavailable
 from plancast_bus.jetstream import connect
+from plancast_bus.jetstream.client import request_reply
+from plancast_bus.jetstream.client.api import JetStreamApi
+from plancast_bus.jetstream.client.connection import Connection
 from plancast_bus.nats_server.process import NatsServer
 from plancast_bus.settings import BusSettings, NatsSettings
+
+NO_RESPONDERS = b"no subscription"
+NO_PEERS = (
+    b'{"type":"any","error":{"code":503,"err_code":10008,"description":"JetStream system temporarily unavailable"}}'
+)
+
+
+@pytest.fixture
+def in_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server counts as one of a cluster, and those that do not answer are left soon."""
+    monkeypatch.setattr(Connection, "in_cluster", True)
+    monkeypatch.setattr(request_reply, "SILENCE", 0.2)
+    monkeypatch.setattr(request_reply, "LONGEST_SILENCE", 0.8)
+
+
+@pytest.mark.parametrize("says", [None, NO_RESPONDERS, NO_PEERS], ids=["nothing", "no responders", "no leader"])
+@pytest.mark.usefixtures("in_cluster")
+async def test_a_server_that_answers_nothing_is_left_after_longer_and_longer(
+    tmp_path: Path, says: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with NatsServer(tmp_path / "nats") as server:
+        bus = await connect(NatsSettings(url=server.url, publish_timeout=60.0), BusSettings())
+        left: list[float] = []
+        monkeypatch.setattr(bus._connection, "move_on", left.append)
+        client, requester = bus._connection.client, bus._requester
+
+        async def answer(message: Msg) -> None:
+            await client.publish(message.reply, says or b"")
+
+        if says is None:
+            await client.subscribe("asked")
+        elif says is not NO_RESPONDERS:
+            await client.subscribe("asked", cb=answer)
+        asking = [asyncio.ensure_future(_ask_again(bus._api)) for _ in range(2)]
+        while len(left) < 4:
+            await asyncio.sleep(0.01)
+
+        assert left[0] >= 0.2
+        assert left[1] >= 0.4
+        assert min(left[2:]) >= 0.8
+        for each in asking:
+            each.cancel()
+        await bus.close()
+        await asyncio.gather(*asking, return_exceptions=True)
+        assert requester.in_flight == 0
+
+
+@pytest.mark.usefixtures("in_cluster")
+async def test_a_server_that_answers_others_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with NatsServer(tmp_path / "nats") as server:
+        bus = await connect(NatsSettings(url=server.url, publish_timeout=1.5), BusSettings())
+        await bus.ensure_streams()
+        monkeypatch.setattr(request_reply, "SILENCE", 1.0)
+        bus._requester._patience = 1.0
+        left: list[float] = []
+        monkeypatch.setattr(bus._connection, "move_on", left.append)
+        await bus._connection.client.subscribe("silent")
+        silent = await bus._requester.send("silent", b"")
+        while not silent.done():
+            await bus.registry.put("test", "one", {})
+        with pytest.raises(BusUnavailable):
+            await silent
+        assert left == []
+        await bus.close()
+
+
+@pytest.mark.usefixtures("in_cluster")
+async def test_a_connection_that_moves_on_sends_its_requests_again(tmp_path: Path) -> None:
+    async with NatsServer(tmp_path / "nats") as server:
+        bus = await connect(NatsSettings(url=server.url, publish_timeout=60.0), BusSettings())
+        client, asked = bus._connection.client, asyncio.Event()
+
+        async def answer(message: Msg) -> None:
+            if asked.is_set():
+                await client.publish(message.reply, b"{}")
+
+        bus.on_reconnect(asked.set)
+        await client.subscribe("asked", cb=answer)
+        assert (await bus._requester.request("asked")).data == b"{}"
+        await bus.close()
+
+
+async def _ask_again(api: JetStreamApi) -> None:
+    while True:
+        with suppress(BusUnavailable):
+            await api.settle("asked", await api._requester.send("asked", b""))
 
 
 class Large:
