@@ -415,12 +415,14 @@ class Unfolding:
             return self._join(self._read(data))
         if code not in (_LEAF, _NODE):
             raise ValueError(f"extension type {code}")
-        digest = data[:DIGEST_BYTES]
-        self.references[digest] = reference = Reference(digest, self._read(data[DIGEST_BYTES:]), code == _NODE)
+        digest, size = data[:DIGEST_BYTES], self._read(data[DIGEST_BYTES:])
+        if type(size) is not int or size < 1:
+            raise ValueError("a reference without a size")
+        self.references[digest] = reference = Reference(digest, size, code == _NODE)
         content = self._contents.get(digest)
         if self._left is not None:
-            self._left -= reference.size if content is None else len(content)
-            if reference.size < 1 or self._left < 0:
+            self._left -= size if content is None else len(content)
+            if self._left < 0:
                 raise ValueError("more bytes than a value may have")
         if content is None:
             self.missing[digest] = reference

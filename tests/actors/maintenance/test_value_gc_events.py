@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
 
+import msgpack
 import pytest
 from tests.actors.maintenance.test_value_gc import DAY, time_passes
 from tests.actors.plan_actors.test_large_events import GOAL, LARGE, an_app, text
@@ -18,8 +20,9 @@ from plancast_actors.maintenance import value_gc
 from plancast_actors.maintenance.value_gc import ValueCollector
 from plancast_bus.errors import InvalidEnvelope
 from plancast_bus.event_data import delivered_in_full, in_full
-from plancast_bus.events.codec import REFERENCE_TYPES, decode, dump, load
+from plancast_bus.events.codec import REFERENCE_TYPES, decode, dump, load, pack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.folding import DIGEST_BYTES, digest_of
 from plancast_bus.jetstream import connect
 from plancast_bus.memory.bus import MemoryBus
 from plancast_bus.nats_server.process import NatsServer
@@ -147,6 +150,23 @@ async def test_a_forged_event_does_not_stop_the_collector(bus: Bus, tenant: str)
     for each in others:
         with pytest.raises(InvalidEnvelope):
             await delivered_in_full(bus, each)
+
+
+@pytest.mark.parametrize("size", [1.5, math.nan, True, "9", None, [], 0, -1, 1 << 63])
+async def test_a_forged_size_inside_a_value_does_not_stop_the_collector(bus: Bus, size: Any) -> None:
+    forged = pack(msgpack.ExtType(2, bytes(DIGEST_BYTES) + pack(size)))
+    await bus.values.put("one", "p", {digest_of(forged): forged})
+    data = {"sha256": digest_of(forged).hex(), "bytes": len(forged)}
+    sent = event(EventTopic.ACTION_REQUESTS, data=data, correlation_id="p")
+    reference_type = next(name for name, wire_format in REFERENCE_TYPES.items() if wire_format == "msgpack")
+    subject = bus.subjects.event(sent.topic, "p", sent.type)
+    await bus.emit((Publish(subject, pack(sent.to_wire()), sent.id, reference_type),))
+    honest = event(EventTopic.ACTION_REQUESTS)
+    await bus.publish(honest)
+    assert await scan(bus) > 1
+    (found,) = await bus.stored_events("action-requests", "p")
+    with pytest.raises(InvalidEnvelope):
+        await delivered_in_full(bus, found)
 
 
 async def test_what_large_events_left_is_gone_after_the_retention() -> None:
