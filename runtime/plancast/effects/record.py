@@ -87,6 +87,8 @@ class EffectRecord(NamedTuple):
             values = {name: value for name, value in unpack(stored).items() if name in cls._fields}
             answer = values.pop("answer", None)
             state = EffectState(values.pop("state"))
+            if isinstance(request := values.get("request"), dict):  # of a version that stored no bytes
+                values |= {"request_id": request["id"], "request": pack(request)}
             for name in ("withdrawn", "failed_undos"):
                 values[name] = tuple(values.get(name, ()))
             return cls(state=state, answer=None if answer is None else (answer[0], answer[1]), **values)

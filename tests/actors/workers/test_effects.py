@@ -19,10 +19,11 @@ from plancast_actors.telemetry.samples import Samples
 from plancast_actors.workers.runner import TaskRunner
 from plancast_bus.clock import ManualClock
 from plancast_bus.event_data import delivered_in_full
-from plancast_bus.events.codec import decode
+from plancast_bus.events.codec import decode, pack, unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.memory import MemoryBus, MemoryWorld
 from plancast_bus.ports.bus import ConsumerSpec, Delivery
+from plancast_bus.subjects import name_of_type
 
 CHARGE, CHARGED = "card.charge", "card.charge.completed"
 DAY = 86_400.0
@@ -164,6 +165,29 @@ async def test_a_done_effect_is_recorded_and_answered_with_a_note(bench: Bench) 
     assert record.state is EffectState.DONE
     assert record.envelope.id == request.id
     await bench.settled()
+
+
+@pytest.mark.parametrize("outcome", ["done", "unknown"])
+async def test_a_record_of_a_version_that_stored_the_request_unpacked_is_read(bench: Bench, outcome: str) -> None:
+    bench.bank.after = [RetryableError("lost")] if outcome == "unknown" else []
+    await bench.run(bench.bank.worker(repeat="never"))
+    request = await bench.ask()
+    note = read_note((await bench.answer()).metadata)
+    assert note is not None
+    assert note.outcome == outcome
+    place = f"effect.{name_of_type(CHARGE)}", note.address
+    stored, version = await bench.bus.registry.read(*place)
+    assert stored is not None
+    fields = unpack(stored[1:])
+    assert fields.pop("request_id") == request.id
+    fields["request"] = unpack(fields["request"])
+    await bench.bus.registry.replace(*place, stored[:1] + pack(fields), version, None)
+    if outcome == "unknown":
+        await bench.resolve(request, note.address, "done", result={"charge": 1}, attempt=1)
+    else:
+        await bench.ask(2)
+    answer = await bench.answer()
+    assert (outcome_of(answer), answer.data, bench.bank.charges) == ("done", {"charge": 1}, ["i"])
 
 
 async def test_the_time_of_a_recorded_task_is_measured(bench: Bench) -> None:
