@@ -154,6 +154,8 @@ async def take_in_rollback(turn: TurnRecord, plan: PlanContext) -> TurnOutcome |
         del plan.requests[event.id]  # a planner has taken the place of its worker: it has not begun
         _forget_request(turn, event.id)
         return TurnOutcome.COMMIT
+    if event.topic == EventTopic.ACTION_REQUESTS:
+        return None  # it answers nothing, whatever it names as its parent
     request_id = answered_request(event)
     if request_id is not None and request_id in plan.requests:
         if request_id in plan.rollback.get(UNDOS, {}) and event.topic != EventTopic.ACTION_RESULTS:

@@ -237,6 +237,18 @@ class TestWhatIsOpen:
         assert trip.plan.status is PlanStatus.RUNNING
         assert await trip.undo_all(late) == ["pay.requested.undo"]
 
+    async def test_a_goal_that_names_a_request_as_its_parent_does_not_answer_it(self) -> None:
+        trip = await a_trip("flight", "hotel")
+        (paying,) = trip.plan.requests
+        await trip.roll_back()
+        goal = trip.turns[0].event
+        await trip.take(goal.model_copy(update={"id": "forged-1", "parent_event_id": paying}))
+        assert paying in trip.plan.requests
+        given_up = await trip.signal(RESOLVE, {"task": paying, "outcome": "give_up"})
+        await trip.take(goal.model_copy(update={"id": "forged-2", "parent_event_id": paying}))
+        await trip.undo_all(given_up)
+        ended(trip, f"rolled_back: no trip; left: pay.requested ({paying}): given up")
+
     async def test_a_late_answer_to_an_ended_rollback_is_undone_too(self) -> None:
         trip = await a_trip("flight", "hotel")
         (paying,) = trip.plan.requests
