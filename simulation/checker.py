@@ -15,7 +15,7 @@ from typing import Any
 
 from plancast.effects.wire import read_note
 from plancast.plan.control_events import RESOLVE_EFFECT, ROLLBACK, ROLLED_BACK
-from plancast.plan.effects.undo_list import ENDED, LEFT
+from plancast.plan.effects.undo_list import LEFT
 from plancast.plan.status import PlanStatus
 from plancast_bus.events.codec import decode, unpack
 from plancast_bus.events.envelope import EventTopic
@@ -131,7 +131,7 @@ def _effects(history: History) -> Iterator[Violation]:
             case Emitted(effect=effect):
                 if effect in committed:
                     owed.pop(effect, None)
-                elif entry.node.startswith(HOSTS) and not _is_report_again(effect, states):
+                elif entry.node.startswith(HOSTS) and not _is_of_no_plan(effect, states):
                     said = (
                         f"at {entry.time:.3f} s {entry.node} did: {show_effect(effect)}, which no committed turn says"
                     )
@@ -141,16 +141,12 @@ def _effects(history: History) -> Iterator[Violation]:
         yield Violation("committed effects are delivered", fact.plan, said)
 
 
-def _is_report_again(effect: Effect, states: dict[str, Checkpoint]) -> bool:
-    """True for the report of a child plan that has nothing left, or was never begun: it needs no turn of its own."""
+def _is_of_no_plan(effect: Effect, states: dict[str, Checkpoint]) -> bool:
+    """True for the report of a child plan that was never begun: it has no turns."""
     if not isinstance(effect, Publish) or not effect.subject.endswith(ROLLED_BACK):
         return False
     event = decode(effect.payload, effect.content_type)
-    child = states.get(event.data["plan"])
-    if child is None:
-        return bool(event.data.get("unknown"))
-    rollback = unpack(child.state).get("rollback") or {}
-    return ENDED in rollback and not rollback.get(LEFT) and event.data.get("left") == []
+    return bool(event.data.get("unknown")) and event.data["plan"] not in states
 
 
 def _owner(effect: Effect) -> str:

@@ -88,12 +88,12 @@ async def start_rollback(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
     if ENDED in plan.rollback and not plan.rollback.get(LEFT):
         if asker is None:
             return turn.ignored("the plan was rolled back, and nothing is left")
-        turn.outbox.leave()
-        _report(turn, asker, {"plan": plan.correlation_id, "left": []})
-        return TurnOutcome.EMIT
-    begin_rollback(plan, given_reason(turn.event, "rolled back"))
-    if asker is not None:
-        plan.rollback[ASKED] = [*(each for each in plan.rollback[ASKED] if each[0] != asker[0]), asker]
+        _report(turn, asker, {"plan": plan.correlation_id, LEFT: []})
+    else:
+        begin_rollback(plan, given_reason(turn.event, "rolled back"))
+    if asker is not None:  # it is told of what becomes known later, too
+        others = [each for each in plan.rollback.get(ASKED, ()) if each[0] != asker[0]]
+        plan.rollback[ASKED] = [*others[1 - MAX_ASKERS :], asker]
     return TurnOutcome.COMMIT
 
 
@@ -109,14 +109,14 @@ def answer_unknown(turn: TurnRecord) -> TurnOutcome:
 
 def undo_late(turn: TurnRecord, plan: PlanContext) -> bool:
     """Go on with a rollback that has ended, if a late answer has told the plan of more to undo."""
-    left = plan.rollback.get(LEFT, {})
+    said: dict[str, Any] = {name: plan.rollback[name] for name in (LEFT, REPORTS) if name in plan.rollback}
     is_less = _take_late(turn, plan)
     if not is_left_done(plan):
         if is_less:
             _amend(turn, plan)
         return False
     begin_rollback(plan, plan.rollback[REASON])
-    plan.rollback[LEFT] = left
+    plan.rollback |= said
     return True
 
 
@@ -124,10 +124,11 @@ def take_report(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
     """Take the report of a child plan that was asked to roll back; a later one amends what it has left."""
     data = turn.event.data if isinstance(turn.event.data, dict) else {}
     child, asked = (each if isinstance(each, str) else "" for each in (data.get("plan"), data.get("request")))
-    undos, reports = plan.rollback.get(UNDOS, {}), plan.rollback.get(REPORTS, {})
+    number = given if type(given := data.get("revision")) is int else 0
+    undos, report = plan.rollback.get(UNDOS, {}), plan.rollback.get(REPORTS, {}).get(child, ("", 0))
     if child in plan.children and undos.get(asked) == child:
         del undos[asked]
-        plan.rollback.setdefault(REPORTS, {})[child] = asked
+        plan.rollback.setdefault(REPORTS, {})[child] = [asked, number]
         if data.get(_UNKNOWN):
             values = {"plan": child, "task": "", "event_type": "", "key": ""}
             why = "its plan is unknown, or was forgotten after its retention"
@@ -135,9 +136,10 @@ def take_report(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
         else:
             take_child_report(plan, child, read_left(data.get("left")))
         return TurnOutcome.COMMIT
-    is_later = child in plan.children and reports.get(child) == asked and child in plan.rollback.get(LEFT, {})
+    is_later = report[0] == asked and number > report[1] and child in plan.children and child not in undos.values()
     if not is_later or data.get(_UNKNOWN) or not amend_child_report(plan, child, read_left(data.get("left"))):
         return turn.ignored(f"the plan does not wait for the rollback of {child!r:.80}")
+    report[1] = number
     if ENDED in plan.rollback:
         _amend(turn, plan)
     return TurnOutcome.COMMIT
@@ -376,7 +378,7 @@ def _amend(turn: TurnRecord, plan: PlanContext) -> None:
 
 def _report(turn: TurnRecord, asker: list[str], data: dict[str, Any]) -> None:
     plan, request = asker
-    turn.outbox.send(_control(ROLLED_BACK, plan, data | {"request": request}))
+    turn.outbox.send(_control(ROLLED_BACK, plan, data | {"request": request, "revision": turn.revision}))
 
 
 def _control(event_type: str, plan: str, data: dict[str, Any]) -> dict[str, Any]:

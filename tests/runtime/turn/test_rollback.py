@@ -647,28 +647,59 @@ class TestChildren:
         entries = [
             {"plan": child, "task": f"{child}:{n}-0", "event_type": "x.y", "key": "", "reason": "r"} for n in (1, 2)
         ]
-        told = {"plan": child, "request": asked.id, "left": entries}
+        told = {"plan": child, "request": asked.id, "left": entries, "revision": 7}
         (flight,) = undos(await trip.signal("plan.rolled_back", told))
         (report,) = [each for each in published(await trip.undone(flight)) if each.type == "plan.rolled_back"]
         assert report.data["left"] == trip.plan.result["left"] == entries
+        later = told | {"revision": 8}
         for forged in (
-            {**told, "left": [], "request": "e1"},
-            {**told, "left": [], "plan": "q"},
-            told,
-            {**told, "unknown": True},
+            {**later, "left": [], "request": "e1"},
+            {**later, "left": [], "plan": "q"},
+            later,
+            {**later, "unknown": True},
+            {**told, "left": []},
+            {**told, "left": [], "revision": 6},
+            {**told, "left": [], "revision": "8"},
         ):
             await trip.signal("plan.rolled_back", forged)
             assert trip.verdict is TurnOutcome.IGNORE
-        (report,) = published(await trip.signal("plan.rolled_back", {**told, "left": entries[1:]}))
-        assert report.data == {"plan": "plan-1", "request": report.data["request"], "left": entries[1:]}
+        (report,) = published(await trip.signal("plan.rolled_back", {**later, "left": entries[1:]}))
+        said = {"plan": "plan-1", "request": report.data["request"], "left": entries[1:], "revision": 6}
+        assert report.data == said
         assert trip.plan.result["left"] == entries[1:]
         more = entries[0] | {"task": f"{child}:7-0"}
-        await trip.signal("plan.rolled_back", {**told, "left": [more]})
-        assert trip.plan.result["left"] == [entries[1], more], "nothing is dropped for what is new"
-        (report,) = published(await trip.signal("plan.rolled_back", {**told, "left": []}))
+        await trip.signal("plan.rolled_back", {**later, "left": [entries[1], more], "revision": 10})
+        assert trip.plan.result["left"] == [entries[1], more]
+        await trip.signal("plan.rolled_back", {**later, "left": entries, "revision": 9})
+        assert trip.plan.result["left"] == [entries[1], more], "it was overtaken"
+        (report,) = published(await trip.signal("plan.rolled_back", {**later, "left": [], "revision": 11}))
         assert report.data["left"] == trip.plan.result["left"] == []
         assert trip.plan.error == "rolled_back: no trip"
         assert {"plan": child} in trip.plan.result["undone"]
+        (report,) = published(await trip.signal("plan.rolled_back", {**later, "left": [more], "revision": 12}))
+        assert report.data["left"] == trip.plan.result["left"] == [more]
+        assert {"plan": child} not in trip.plan.result["undone"]
+        (again,) = published(await trip.roll_back("again"))
+        assert again.correlation_id == child
+
+    @pytest.mark.parametrize("left", [True, False])
+    async def test_a_later_report_of_a_child_counts_also_after_the_rollback_was_begun_again(self, left: bool) -> None:
+        trip = a_family()
+        await trip.goal()
+        first = trip.request
+        await trip.done("flight")
+        (child,) = trip.plan.requests
+        (asked,) = published(await trip.roll_back())
+        entry = {"plan": child, "task": f"{child}:1-0", "event_type": "x.y", "key": "", "reason": "r"}
+        told = {"plan": child, "request": asked.id, "left": [entry] if left else [], "revision": 7}
+        (flight,) = undos(await trip.signal("plan.rolled_back", told))
+        await trip.undone(flight, "no such booking")
+        await trip.signal(RESOLVE, {"task": first, "outcome": "give_up"})
+        assert trip.plan.status is PlanStatus.FAILED
+        begun_again = await trip.done("flight", to=first)
+        await trip.signal("plan.rolled_back", told | {"left": [] if left else [entry], "revision": 8})
+        await trip.undo_all(begun_again)
+        assert trip.plan.result["left"] == ([] if left else [entry])
 
     async def test_a_running_child_is_rolled_back_at_once_and_not_cancelled(self) -> None:
         trip = a_family()
@@ -730,10 +761,24 @@ class TestChildren:
         (flight,) = undos(await trip.undone(hotel))
         reports = [each for each in published(await trip.undone(flight)) if each.type == "plan.rolled_back"]
         assert [each.correlation_id for each in reports] == ["parent", "grandparent"]
-        assert reports[0].data == {"plan": "plan-1", "left": [], "request": asked}
+        assert reports[0].data == {"plan": "plan-1", "left": [], "request": asked, "revision": 9}
         once_more = await trip.roll_back(plan="parent")
-        assert trip.verdict is TurnOutcome.EMIT
-        assert [each.type for each in published(once_more)] == ["plan.rolled_back"]
+        (report,) = published(once_more)
+        assert report.data == {"plan": "plan-1", "left": [], "request": once_more.event.id, "revision": 10}
+
+    async def test_a_plan_that_asks_for_what_is_rolled_back_already_is_told_what_it_has_left_later(self) -> None:
+        trip = await a_trip("flight")
+        hotel = trip.request
+        await trip.undo_all(await trip.done("hotel", "failed", undo=False))
+        asked = await trip.roll_back(plan="parent")
+        (report,) = published(asked)
+        assert (report.type, report.data["left"]) == ("plan.rolled_back", [])
+        (report,) = [
+            each for each in published(await trip.done("hotel", undo=False, to=hotel))
+            if each.topic == EventTopic.PLAN_EVENTS
+        ]  # fmt: skip
+        assert (report.correlation_id, report.data["request"]) == ("parent", asked.event.id)
+        assert report.data["left"] == trip.plan.result["left"] != []
 
 
 async def test_a_request_for_people_is_not_awaited() -> None:

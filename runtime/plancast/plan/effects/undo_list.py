@@ -23,7 +23,8 @@ REASON, ENDED = "reason", "ended"
 ASKED: Final = "asked"
 """Key: the plans that have asked for the rollback, each with the id of its event."""
 REPORTS: Final = "reports"
-"""Key: the id of the event to each child plan that has reported; a later report answers it too."""
+"""Key: of each child plan that has reported, the id of the event to it, which a later report answers too, and the
+revision of the child's turn."""
 UNDOS: Final = "undos"
 """Key: the step that each undo under way is to undo, by the id of the undo's request, or of the event to a child."""
 BLOCKED: Final = "blocked"
@@ -53,7 +54,11 @@ def begin_rollback(plan: PlanRecord, reason: str) -> None:
     """
     if is_rolling_back(plan):
         return
+    undone = {key for key, answered in plan.children.items() if answered == UNDONE_CHILD}
+    reports = {key: asked for key, asked in plan.rollback.get(REPORTS, {}).items() if key in undone}
     plan.rollback = {REASON: error_text(reason) or "rolled back", ASKED: plan.rollback.get(ASKED, [])}
+    if reports:  # other children are asked again
+        plan.rollback[REPORTS] = reports
     plan.status, plan.pause_reason, plan.awaiting, plan.unmoved = RUNNING, None, "", ""
     plan.error = plan.result = None
     plan.control.clear()
@@ -163,28 +168,24 @@ def take_child_report(plan: PlanRecord, child: str, left: list[dict[str, str]]) 
 
     What belongs to the child or to plans below it is undone unless it may be among that, also where this plan lists it.
     """
+    is_listed = all(each["task"] for each in left)
     for entry in plan.effects.values():
-        of_child = entry.outcome == DONE and child_with(plan, entry.owner) == child
-        if of_child and all(each["task"] for each in left) and not _may_name(left, entry):
-            entry.outcome = UNDONE
+        if entry.outcome in (DONE, UNDONE) and child_with(plan, entry.owner) == child:
+            entry.outcome = UNDONE if is_listed and not _may_name(left, entry) else DONE
     if left := [each for each in left if not _is_undone_elsewhere(plan, each.get("owner", ""))]:
         leave_entries(plan, child, left)
+        if plan.children[child] == UNDONE_CHILD:  # it has said so before
+            plan.children[child] = 1
     else:
         plan.children[child] = UNDONE_CHILD
 
 
 def amend_child_report(plan: PlanRecord, child: str, left: list[dict[str, str]]) -> bool:
-    """Take what a child plan that has left something says later; False if it says nothing less.
-
-    One that names more is older, or the child has learnt of it since: it changes nothing but adds that.
-    """
-    before: list[dict[str, str]] = plan.rollback[LEFT].pop(child)
+    """Take what a child plan that was rolled back says later of what it has left; False if it is the same."""
+    before = plan.rollback.get(LEFT, {}).pop(child, [])
     take_child_report(plan, child, left)
-    now, named = plan.rollback[LEFT].get(child, []), {(each["plan"], each["task"]) for each in before}
-    new = [each for each in now if (each["plan"], each["task"]) not in named]
-    if new:
-        leave_entries(plan, child, before + new)
-    return new != [] or now != before
+    now = plan.rollback.get(LEFT, {}).get(child, [])
+    return bool(now != before)
 
 
 def _may_name(left: list[dict[str, str]], entry: EffectEntry) -> bool:
