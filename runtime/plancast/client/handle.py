@@ -353,6 +353,7 @@ class PlanHandle:
         done: Any = NOT_GIVEN,
         not_done: bool = False,
         give_up: bool = False,
+        about: int | str | None = None,
         user_id: str = "",
         event_id: str | None = None,
         timeout: float = SIGNAL_SECONDS,
@@ -364,13 +365,15 @@ class PlanHandle:
             done: It was done, and this is what the task's handler would have returned; may be None.
             not_done: It was not done; the worker begins it again.
             give_up: It cannot be told, and is not to be begun again; the task fails.
+            about: Its ``about``, as whoever decides has seen it; None: as it is now.
             user_id: Who tells it.
             event_id: As for :meth:`signal`.
             timeout: As for :meth:`signal`.
 
         Raises:
             TypeError: not exactly one of the three is given, or the result has no JSON form; nothing was sent.
-            NotAwaited: the plan has no such effect, its outcome is known, or was told already; nothing was sent.
+            NotAwaited: the plan has no such effect, its outcome is known, or was told already, or another attempt was
+                made, or its undo has failed, since it was seen; nothing was sent.
             PlanNotFound, BusUnavailable: as :meth:`signal` does.
         """
         from plancast.plan_store.effects import decision_about
@@ -381,7 +384,7 @@ class PlanHandle:
             if self._lookup.tenant_id is None:
                 raise
             state = {}  # this user may publish but not read; the plan's turn checks it
-        data = decision_about(state, task, done=done, not_done=not_done, give_up=give_up)
+        data = decision_about(state, task, done=done, not_done=not_done, give_up=give_up, about=about)
         event, begun = await self._sender.send(RESOLVE_EFFECT, data, user_id, event_id, also_finished=True)
         if not begun:
             return SignalOutcome.KEPT

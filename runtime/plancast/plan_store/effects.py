@@ -53,6 +53,9 @@ class PlanEffect:
     """A person's decision, until the worker has recorded it: ``done``, ``not_done`` or ``give_up``."""
     undecided: bool = False
     """True if a person has to decide: its outcome is unknown, or its undo has failed for good."""
+    about: int | str = 0
+    """What there is to decide about: the number of the last attempt (0: it is not said), or ``undo`` for a failed undo.
+    A decision that names it is none about what has followed since."""
 
 
 class ListedEffect(NamedTuple):
@@ -84,6 +87,7 @@ def effects_of(state: Mapping[str, Any], effect_types: Collection[str] = ()) -> 
             each.undo,
             each.decision,
             task in blocked or (each.outcome == UNKNOWN and not each.decision and not each.owner),
+            ABOUT_UNDO if task in blocked else each.attempt,
         )
         for task, each in entries.items()
     ]
@@ -167,7 +171,13 @@ async def _state(checkpoints: CheckpointStore, correlation_id: str) -> Mapping[s
 
 
 def decision_about(
-    state: Mapping[str, Any], task: str, *, done: Any = NOT_GIVEN, not_done: bool = False, give_up: bool = False
+    state: Mapping[str, Any],
+    task: str,
+    *,
+    done: Any = NOT_GIVEN,
+    not_done: bool = False,
+    give_up: bool = False,
+    about: int | str | None = None,
 ) -> dict[str, Any]:
     """The data of the control event by which a person tells the outcome of an effect, or of its undo.
 
@@ -177,17 +187,27 @@ def decision_about(
         done: It was done, with this result; or it was undone.
         not_done: It was not done, and may be begun again; nor was its undo.
         give_up: It is not to be known, and the task fails; or the effect is left as it is.
+        about: :attr:`PlanEffect.about` as the person has seen it; None: what the stored fields say.
 
     Raises:
         TypeError: not exactly one of the three is given, or the result has no JSON form.
-        NotAwaited: the plan has no such effect, its outcome is known, or a decision about it is on its way.
+        NotAwaited: the plan has no such effect, its outcome is known, a decision about it is on its way, or there is
+            something else to decide about by now.
     """
     given: list[Any] = [done is not NOT_GIVEN, not_done, give_up]
     if not all(isinstance(each, bool) for each in given) or sum(given) != 1:
         raise TypeError("give exactly one of done=RESULT, not_done=True and give_up=True")
     decision: dict[str, Any] = {"task": task}
     if state:
-        decision[ABOUT] = _undecided(state, task)
+        now = _undecided(state, task)
+        if about not in (None, now):
+            raise NotAwaited(
+                f"the effect of task {task} of plan {state.get('plan_id')} has changed since it was looked at: "
+                f"decide about {'its undo' if now == ABOUT_UNDO else f'attempt {now}'} now"
+            )
+        about = now
+    if about is not None:
+        decision[ABOUT] = about
     if done is not NOT_GIVEN:
         return decision | {"outcome": DONE, "result": plain(done)}
     return decision | {"outcome": NOT_DONE if not_done else GIVE_UP}

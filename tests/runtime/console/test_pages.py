@@ -560,7 +560,9 @@ async def test_an_unknown_effect_is_resolved_here_and_undone_with_its_plan(page:
     await dialog.get_by_role("button", name="It was done").click()
     await expect(dialog.get_by_role("alert")).to_contain_text("Result is not JSON")
     await dialog.get_by_label("Result").fill('{"charge": "c-1"}')
-    await dialog.get_by_role("button", name="It was done").click()
+    async with page.expect_request("**/effects/*") as sent:
+        await dialog.get_by_role("button", name="It was done").click()
+    assert (await sent.value).post_data_json == {"outcome": "done", "about": 1, "result": {"charge": "c-1"}}
     await expect(card).to_have_count(0)
     assert await handle.result(timeout=60) == {"paying": {"charge": "c-1"}}
 

@@ -27,7 +27,7 @@ from plancast.decisions.actions import CompleteAction, ParallelAction, PlannerAc
 from plancast.decisions.decision import PlannerDecision
 from plancast.effects.effect import idempotency_key
 from plancast.effects.wire import RESOLUTION, EffectNote
-from plancast.plan_store.effects import ListedEffect, decision_about, effect_types, list_effects
+from plancast.plan_store.effects import ListedEffect, decision_about, effect_types, effects_of, list_effects
 from plancast.planners.contract import RunContext, WakeMode
 from plancast.testing import PlancastTest
 from plancast_bus.events.codec import decode
@@ -95,6 +95,16 @@ def test_a_decision_says_what_it_is_about() -> None:
 
     assert decision_about(plan, "p:1-0", not_done=True) == {"task": "p:1-0", "about": 2, "outcome": "not_done"}
     assert decision_about(failed, "p:2-0", give_up=True) == {"task": "p:2-0", "about": "undo", "outcome": "give_up"}
+    seen: Any
+    for seen in (1, 3, "undo"):
+        with pytest.raises(NotAwaited, match="changed since it was looked at: decide about attempt 2 now"):
+            decision_about(plan, "p:1-0", not_done=True, about=seen)
+    with pytest.raises(NotAwaited, match="about its undo now"):
+        decision_about(failed, "p:2-0", done=None, about=2)
+    assert [each.about for each in effects_of(plan)] == [2, 2]
+    for each in effects_of(failed):
+        assert decision_about(failed, each.task, not_done=True, about=each.about)["about"] == each.about
+    assert decision_about({}, "p:1-0", not_done=True, about=2)["about"] == 2
     unread = decision_about({}, "p:1-0", done={"id": 7})
     assert unread == {"task": "p:1-0", "outcome": "done", "result": {"id": 7}}
 
@@ -242,8 +252,9 @@ async def test_a_tree_that_repeats_its_call_blindly_waits_for_a_person_instead(g
     async with PlancastTest(App("shop", planners=[tree], workers=an_app().workers), workers=False) as env:
         handle = await env.submit("buy.goal", {})
         task = await pending(handle)
-        (asked,) = await env.bus.stored_events(EventTopic.ACTION_REQUESTS, handle.plan_id)
-        key = idempotency_key(decode(asked.payload, asked.content_type))
+        stored = await env.bus.stored_events(EventTopic.ACTION_REQUESTS, handle.plan_id)
+        (asked,) = [event for each in stored if (event := decode(each.payload, each.content_type)).id == task]
+        key = idempotency_key(asked)
         note = EffectNote("a", key, "unknown").metadata()
         await answered(env, handle, "unknown", UNKNOWN, task, metadata=note)
         assert [each.status for each in await env.client.plans()] == ["waiting"]

@@ -110,6 +110,14 @@ def resolve(
     ] = None,
     not_done: Annotated[bool, typer.Option("--not-done", help="It was not done: the task is begun again.")] = False,
     give_up: Annotated[bool, typer.Option("--give-up", help="The task fails; what it may have done remains.")] = False,
+    about: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ABOUT",
+            show_default=False,
+            help="What `plancast effects list --json` has shown as `about`; refused if that has changed since.",
+        ),
+    ] = None,
     plan: Annotated[
         str | None,
         typer.Option(
@@ -130,7 +138,8 @@ def resolve(
     plan_id = plan or plan_of_request(task)
     if plan_id is None:
         raise usage_error(f"{task!r:.80} is no task of a plan", "`plancast effects list` shows them, such as PLAN:3-0.")
-    said: dict[str, Any] = {"not_done": not_done, "give_up": give_up}
+    seen = int(about) if about is not None and about.isdecimal() else about
+    said: dict[str, Any] = {"not_done": not_done, "give_up": give_up, "about": seen}
     if done is not None:
         said["done"] = read_json(done, "--done")
 

@@ -73,11 +73,13 @@ async def resolve_effect(
 ) -> Accepted:
     """Tells the plan, by way of the task's worker, what a person has found out; of a failed undo, what becomes of it.
 
-    409 when there is nothing to decide, or the plan has no such effect; 422 for a result of what was not done.
+    409 when there is nothing to decide, or something else than ``about`` says, or the plan has no such effect; 422 for
+    a result of what was not done.
     """
     if body.outcome != "done" and body.result is not None:
         raise Refused(422, f"body.result: allowed with the outcome done only, not with {body.outcome}")
     said: dict[str, Any] = {"done": sendable(body.result)} if body.outcome == "done" else {body.outcome: True}
+    said["about"] = body.about
 
     async def send(event_id: str) -> SignalOutcome:
         return await backend.handle(plan_id).resolve_effect(task, user_id=by, event_id=event_id, **said)

@@ -34,6 +34,8 @@ class PlanEffectOf(ResponseModel):
     """A person's decision about an unknown one, while its worker has not confirmed it."""
     undecided: bool = False
     """True if a person has to decide about it: its outcome is unknown, or its undo has failed."""
+    about: int | Literal["undo"] = 0
+    """What there is to decide about: the number of the last attempt, or a failed undo. Send it with the decision."""
 
 
 class PlanEffects(ResponseModel):
@@ -62,3 +64,6 @@ class Resolution(RequestModel):
     Of a failed undo: the effect was undone; its undo is begun again; it is left as it is."""
     result: Any = Field(default=None)
     """The value that the task would have returned, if it is done."""
+    about: int | Literal["undo"] | None = Field(default=None)
+    """``about`` of the effect, as the person has seen it. Without it the decision is about what there is to decide
+    now."""

@@ -192,7 +192,9 @@ async def test_what_is_left_is_named_and_fails_the_command(desk: Desk, invoke: I
     )  # fmt: skip
     [effect] = (await invoke("effects", "list", "--text", plan.plan_id, "--json")).json
     assert (effect["outcome"], effect["undecided"]) == ("done", True)
-    resolved = await invoke("effects", "resolve", effect["task"], "--give-up")
+    outdated = await invoke("effects", "resolve", effect["task"], "--done", "{}", "--about", "1")
+    assert (outdated.code, "has changed since it was looked at" in outdated.err) == (1, True)
+    resolved = await invoke("effects", "resolve", effect["task"], "--give-up", "--about", effect["about"])
     assert resolved.code == 0
     await until(plan, "failed")
     tried_again = await invoke("plans", "rollback", plan.plan_id, "--wait", "--json")

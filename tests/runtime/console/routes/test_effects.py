@@ -25,7 +25,7 @@ async def test_a_done_effect_is_shown_with_its_plan(api: Api) -> None:
     assert effect == {
         "plan_id": plan, "task": effect["task"], "event_type": "transfer.requested", "key": invoice, "outcome": "done",
         "result": {"transfer": f"t-{invoice}"}, "reason": "", "undo": True, "decision": "",
-        "undecided": False,
+        "undecided": False, "about": 1,
     }  # fmt: skip
     assert effect["task"].startswith(f"{plan}:")
     assert (await api.get(f"/plans/{plan}"))["effects"] == 1
@@ -84,7 +84,15 @@ async def test_a_resolution_counts_once(api: Api) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [{}, {"outcome": "unknown"}, {"outcome": "not_done", "result": 1}, {"outcome": "done", "by": "root"}, {"done": 1}],
+    [
+        {},
+        {"outcome": "unknown"},
+        {"outcome": "not_done", "result": 1},
+        {"outcome": "done", "by": "root"},
+        {"done": 1},
+        {"outcome": "not_done", "about": "attempt"},
+        {"outcome": "not_done", "about": 1.5},
+    ],
 )
 async def test_a_resolution_says_one_thing_and_names_nobody(api: Api, body: dict[str, Any]) -> None:
     plan, task = await api.unknown(f"i-{uuid4().hex}")
@@ -141,6 +149,10 @@ async def test_an_undo_that_has_failed_is_listed_and_decided_about(api: Api) -> 
     await api.until(plan, lambda found: found["status"] == "paused")
     [found] = await listed(api, session_id=session)
     assert (found["outcome"], found["undecided"], "it is spent" in found["reason"]) == ("done", True, True)
-    await api.post(f"/plans/{plan}/effects/{found['task']}", {"outcome": "give_up"})
+    path = f"/plans/{plan}/effects/{found['task']}"
+    outdated = await api.post(path, {"outcome": "done", "about": 1}, 409)  # by who has seen that its outcome is unknown
+    assert "has changed since it was looked at" in outdated["detail"]
+    assert await listed(api, session_id=session) == [found]
+    await api.post(path, {"outcome": "give_up", "about": found["about"]})
     shown = await api.until(plan, lambda found: found["status"] == "failed")
     assert ("it is spent" in shown["error"], await listed(api, session_id=session)) == (True, [])

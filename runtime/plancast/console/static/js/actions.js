@@ -105,7 +105,7 @@ export const resolutionsOf = ({ outcome }) => (outcome === "done" ? OF_FAILED_UN
 
 /** Tells what has become of an effect, or of its undo. */
 export const resolve = (effect, outcome) => {
-  const { plan_id: id, task, event_type: kind, key: name } = effect;
+  const { plan_id: id, task, event_type: kind, key: name, about } = effect;
   const { title, text } = resolutionsOf(effect)[outcome];
   const withResult = outcome === "done" && effect.outcome === "unknown";
   return ask({
@@ -114,7 +114,7 @@ export const resolve = (effect, outcome) => {
     fields: withResult ? [{ name: "result", label: "Result", kind: "json", rows: 5, hint: "What the task would have returned, as JSON" }] : [],
     label: title,
     danger: outcome === "give_up",
-    act: (values, key) => write(id, `effects/${encodeURIComponent(task)}`, { outcome, ...values }, key, {
+    act: (values, key) => write(id, `effects/${encodeURIComponent(task)}`, { outcome, about, ...values }, key, {
       moved: `The plan has taken it: ${kind}, ${title.toLowerCase()}.`,
       kept: "It is stored until the plan goes on.",
       ignored: "The plan did not take this: somebody else has decided, or the outcome is known by now.",
