@@ -134,6 +134,8 @@ class PlanContext(PlanRecord):
         """Every field as JSON-able values, the state machine included."""
         data = to_state(self)
         data["state_machine"] = {name: state.model_dump(mode="json") for name, state in self.state_machine.items()}
+        if self.effects:  # those in the state are kept for the next checkpoint
+            data["effects"] = {task: dict(effect) for task, effect in data["effects"].items()}
         return data
 
     @classmethod

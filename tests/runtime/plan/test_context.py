@@ -87,6 +87,19 @@ def test_to_dict_holds_every_field_and_the_machine() -> None:
         assert name in data
 
 
+def test_what_to_dict_has_given_is_nobody_elses() -> None:
+    plan = a_plan()
+    plan.effects["plan-1:1-0"] = EffectEntry("card.charge", "k", "address", "unknown")
+    first, checkpoint = plan.to_dict(), pack_state(plan, "")
+    plan.effects["plan-1:1-0"].outcome = "done"
+    assert plan.to_dict()["effects"] != first["effects"]
+    plan.effects["plan-1:1-0"].outcome = "unknown"
+    second = plan.to_dict()["effects"]
+    del second["plan-1:1-0"]["address"]
+    second.clear()
+    assert pack_state(plan, "") == checkpoint
+
+
 def test_from_dict_restores_what_to_dict_gave() -> None:
     context = doubles()
     plan = a_plan(status="paused", current_state="search", results={"a": 1}, session_id="s", pause_reason="why")
