@@ -16,8 +16,7 @@ from plancast.client.deployed_goals import DeployedGoals
 from plancast.client.handle import PlanHandle
 from plancast.client.results import ResultWaiter
 from plancast.errors import ForeignPlan
-from plancast.json_values.limits import shown
-from plancast.json_values.model import MAX_SECONDS, is_duration
+from plancast.json_values.limits import MAX_SECONDS, is_duration, shown
 from plancast.json_values.normalize import plain
 from plancast.plan.control_events import BEGIN_AFTER, MAX_AFTER
 from plancast.plan.status import WAITING, ListedStatus, PlanStatus

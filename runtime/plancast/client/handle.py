@@ -15,8 +15,7 @@ from plancast.client.results import PendingResult, ResultWaiter
 from plancast.client.signals import SignalOutcome, outcome_of
 from plancast.errors import NotAwaited, PlanCancelled, PlanFailed, PlanFinished, PlanNotFound
 from plancast.json_values.normalize import plain
-from plancast.plan.control_events import CANCEL, INJECT, PAUSE, REDIRECT, RESOLVE_EFFECT, RESUME, ROLLBACK
-from plancast.plan.effects.entries import NOT_GIVEN
+from plancast.plan.control_events import CANCEL, INJECT, NOT_GIVEN, PAUSE, REDIRECT, RESOLVE_EFFECT, RESUME, ROLLBACK
 from plancast.plan.status import PlanStatus
 from plancast.plan_store.plan_size import PlanSize, size_of
 from plancast.plan_store.store import plan_fields

@@ -1,4 +1,4 @@
-"""Limits on the size of JSON values, and read-only dicts and lists."""
+"""Limits on JSON values and durations, and read-only dicts and lists."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Mapping
 from copy import deepcopy
 from math import isfinite
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, TypeGuard
 
 from plancast.errors import InvalidDecision
 from plancast.json_values.normalize import MAX_DEPTH
@@ -33,7 +33,14 @@ PAUSE_BOUNDS: Final = Bounds(depth=6, keys=64, items=50, string=4096, size=16 * 
 DATA_BOUNDS: Final = Bounds(depth=32, keys=1024, items=10_000, string=256 * 1024, size=512 * 1024)
 """For the data of events and goals, results and metadata; well below an event's 1 MiB."""
 
+MAX_SECONDS: Final = 10 * 366 * 24 * 3600
+"""Longest time that a planner may ask for: ten years."""
 _INTEGERS: Final = range(-(2**63), 2**64)
+
+
+def is_duration(value: Any) -> TypeGuard[float]:
+    """True for a number of seconds, more than 0, at most ``MAX_SECONDS``."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MAX_SECONDS
 
 
 def check_payload(value: Any, *, where: str, bounds: Bounds = PAUSE_BOUNDS) -> None:

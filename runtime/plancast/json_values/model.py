@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Final, TypeGuard
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticUseDefault
 
-from plancast.json_values.limits import freeze
+from plancast.json_values.limits import MAX_SECONDS, freeze
 from plancast_bus.subjects import MAX_TYPE
 
 
@@ -19,15 +19,6 @@ def _null_is_default(value: Any) -> Any:
 
 NullIsDefault = BeforeValidator(_null_is_default)
 Text = Annotated[str, NullIsDefault]
-MAX_SECONDS: Final = 10 * 366 * 24 * 3600
-"""Longest time that a planner may ask for: ten years."""
-
-
-def is_duration(value: Any) -> TypeGuard[float]:
-    """True for a number of seconds, more than 0, at most ``MAX_SECONDS``."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MAX_SECONDS
-
-
 Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_TYPE)]
 Data = Annotated[dict[str, Any], NullIsDefault, AfterValidator(freeze)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 
@@ -34,6 +34,8 @@ MAX_AFTER = 100
 """Plans that one plan may wait for."""
 BY = "by"
 """Key of a goal's metadata that holds the submitting user."""
+NOT_GIVEN: Final = object()
+"""Default of the result in a decision about an effect; None is a result."""
 
 
 def user_of(event: Mapping[str, Any]) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from plancast.errors import NotAwaited, PlancastError
 from plancast.json_values.normalize import plain
+from plancast.plan.control_events import NOT_GIVEN
 from plancast.plan.effects.entries import (
     ABOUT,
     ABOUT_UNDO,
@@ -16,7 +17,6 @@ from plancast.plan.effects.entries import (
     EFFECTS_UNKNOWN,
     GIVE_UP,
     NOT_DONE,
-    NOT_GIVEN,
     PENDING,
     UNKNOWN,
     EffectEntry,

@@ -14,8 +14,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from plancast.errors import IdentityRequired, InvalidPlannerConfig
-from plancast.json_values.limits import FrozenDict, freeze, shown
-from plancast.json_values.model import MAX_SECONDS, is_duration
+from plancast.json_values.limits import MAX_SECONDS, FrozenDict, freeze, is_duration, shown
 
 if TYPE_CHECKING:
     from plancast.agents.definitions import AgentDefinition, EventDefinition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from plancast.json_values.model import MAX_SECONDS
+from plancast.json_values.limits import MAX_SECONDS
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import CANCEL, DEADLINE
 from plancast.plan.effects.entries import hold

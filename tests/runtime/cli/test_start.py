@@ -26,6 +26,7 @@ from plancast_bus.settings import BusSettings, NatsSettings
 HEAVY = {"litellm", "openai", "ray", "fastapi", "uvicorn", "jsonschema", "cel_expr_python", "rich", "aiohttp"}
 OF_BUS = {"nats", "asyncio", "pydantic_settings", "plancast.settings", "plancast_bus.settings"}
 OF_PLANS = {"plancast.app", "plancast.plan.context", "plancast.turn.turn", "plancast.planners.contract"}
+OF_PLANNERS = {"plancast.json_values.model", "plancast.plan.effects.entries", "plancast.state_machine"}
 OTHERS = {"plancast.cli.deploy.commands", "plancast.cli.apps.validate", "plancast.cli.plans.commands"}
 SCRIPT = (
     "import sys; from plancast.cli import main; code = main(sys.argv[1:]); "
@@ -91,7 +92,7 @@ async def test_a_submission_loads_no_plans_and_no_apps(namespace: str, nats_serv
     code, out, modules = await asyncio.to_thread(loaded, namespace, "submit", "greet.goal", nats_url=nats_server.url)
     assert code == 0
     assert len(out.split()) == 1, out
-    assert not modules & (HEAVY | OF_PLANS | OTHERS)
+    assert not modules & (HEAVY | OF_PLANS | OF_PLANNERS | OTHERS)
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,6 @@ PENDING: Final = "pending"
 """Outcome of an effect in lists whose task is not answered yet."""
 EFFECTS_UNKNOWN: Final = "effects_unknown"
 """Search attribute of plans with an effect that a person has to decide about; see :mod:`plancast.plan.effects`."""
-NOT_GIVEN: Final = object()
-"""Default of a result that may be None."""
 MAX_REASON: Final = 500
 """Longest reason of a pause for an effect, in characters."""
 ABOUT: Final = "about"
