@@ -95,6 +95,14 @@ async def test_a_submission_loads_no_plans_and_no_apps(namespace: str, nats_serv
     assert not modules & (HEAVY | OF_PLANS | OF_PLANNERS | OTHERS)
 
 
+@pytest.mark.parametrize(("arguments", "frozen"), [("", True), ("['--version']", False)])
+def test_only_a_process_that_ends_leaves_its_modules_to_no_last_collection(arguments: str, frozen: bool) -> None:
+    script = f"import gc; from plancast.cli import main; main({arguments}); print(gc.get_freeze_count() > 1000)"
+    command = [sys.executable, "-c", script, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == str(frozen)
+
+
 @pytest.mark.parametrize(
     ("variables", "namespace"),
     [
