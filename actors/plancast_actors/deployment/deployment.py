@@ -229,7 +229,7 @@ class Deployment:
 
         Raises:
             StartHangs: an actor whose process runs is not ready in that time.
-            StartLost: the same, since that process has ended or its node was lost.
+            StartLost: the same, since that process has ended, or a second node was lost.
             BusUnavailable: Ray lacks resources for an actor; names the actors.
         """
         await start_actors(wanted, self.settings, ready_seconds)

@@ -9,6 +9,7 @@ bundle.
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -24,6 +25,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 logger = logging.getLogger(__name__)
 PLACE_SECONDS = 2.0
 """Longest wait until Ray has placed a bundle, so that the next actor of its role is placed elsewhere."""
+CONNECT_SECONDS = 3.0
+"""Time that a node has to take a connection."""
 _making = threading.Lock()
 _targets: dict[str, str] = {}
 """The nodes for which this process has made groups, by name: Ray may place them later."""
@@ -69,6 +72,19 @@ def open_nodes() -> dict[str, float]:
         for each in there
         if each["NodeID"] not in closed
     }
+
+
+def is_lost(node: str) -> bool:
+    """True if a node has ended: Ray says so, or its raylet takes no connection, which Ray notices later. Blocks."""
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    found = next((each for each in nodes if each["NodeID"] == node and each["Alive"]), None)
+    if found is None:
+        return True
+    try:
+        socket.create_connection((found["NodeManagerAddress"], found["NodeManagerPort"]), CONNECT_SECONDS).close()
+    except OSError:
+        return True
+    return False
 
 
 def nodes_of(namespace: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import ray
 import ray._private.state as ray_state
@@ -289,15 +289,24 @@ def spare_of(role: str) -> str:
 
 def is_created(name: str, namespace: str) -> bool:
     """True if an actor's process runs, with its code set up; False also if Ray does not tell (to a Ray client)."""
-    return restart_number(name, namespace) is not None
+    return incarnation_of(name, namespace) is not None
 
 
-def restart_number(name: str, namespace: str) -> int | None:
-    """Ray's restarts of an actor until the process that runs, with its code set up; None as :func:`is_created`."""
+class Incarnation(NamedTuple):
+    """One of the processes that an actor has in turn."""
+
+    restarts: int
+    """Ray's restarts of the actor until then."""
+    node: str
+    """Id of its node."""
+
+
+def incarnation_of(name: str, namespace: str) -> Incarnation | None:
+    """The process of an actor that runs, with its code set up; None as :func:`is_created`."""
     try:
         actor = ray.get_actor(name, namespace=namespace)
         found = ray_state.actors(actor._actor_id.hex())
-        return int(found["NumRestarts"]) if found["State"] == "ALIVE" else None
+        return Incarnation(int(found["NumRestarts"]), found["Address"]["NodeID"]) if found["State"] == "ALIVE" else None
     except Exception as error:  # then only the longer timeout holds
         logger.debug("the state of %s cannot be read from Ray: %s", name, error)
         return None

@@ -18,7 +18,7 @@ from plancast_actors.deployment.lease import ChangeUnderWay, DeploymentLease
 from plancast_actors.deployment.scaling.scaler import Scaler
 from plancast_actors.deployment.upgrade import Upgrade, UpgradeFailed
 from plancast_actors.ray import placement
-from plancast_actors.ray.process import Blueprint, is_spare, spare_of
+from plancast_actors.ray.process import Blueprint, Incarnation, is_spare, spare_of
 from plancast_actors.release import RECORD, Abilities, Release, mixture, reported_mixture
 from plancast_actors.scale import WANTED, Scale
 from plancast_bus.clock import SystemClock
@@ -312,25 +312,35 @@ async def test_a_full_cluster_is_upgraded_without_spares() -> None:
     assert not [name for _, name in site.actors.log if is_spare(name)]
 
 
+FIRST, AGAIN, ELSEWHERE = Incarnation(0, "a"), Incarnation(1, "a"), Incarnation(1, "b")
+
+
 @pytest.mark.parametrize(
-    ("then", "error", "text"),
+    ("then", "lost", "error", "text"),
     [
-        (0, StartHangs, r"host-0 runs, and is not ready after 0\.01 s: its start hangs"),
-        (1, StartLost, r"host-0 is not ready after 0\.01 s: its process has ended, or its node was lost"),
-        (None, StartLost, "its node was lost"),
+        ([FIRST], [], StartHangs, r"host-0 runs, and is not ready after 0\.01 s: its start hangs"),
+        ([AGAIN], [], StartLost, r"host-0 is not ready after 0\.01 s: its process has ended, or its node was lost"),
+        ([None], [], StartLost, "its process has ended"),
+        ([FIRST, None, FIRST, ELSEWHERE, ELSEWHERE], ["a"], StartHangs, "its start hangs"),
+        ([ELSEWHERE, None], ["a", "b"], StartLost, "its node was lost"),
     ],
-    ids=["hangs", "restarted elsewhere", "lost"],
+    ids=["hangs", "restarted", "ended", "hangs on a second node", "a second node is lost"],
 )
 async def test_an_actor_that_runs_and_is_not_ready_is_found(
-    monkeypatch: pytest.MonkeyPatch, then: int | None, error: type[Exception], text: str
+    monkeypatch: pytest.MonkeyPatch,
+    then: list[Incarnation | None],
+    lost: list[str],
+    error: type[Exception],
+    text: str,
 ) -> None:
-    looks: list[int | None] = [None, None, None, 0, then]
+    looks: list[Incarnation | None] = [None, None, None, FIRST, *then]
 
     async def hangs(*_: Any) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(actor_start, "start_ready", hangs)
-    monkeypatch.setattr(actor_start, "restart_number", lambda name, namespace: looks.pop(0))
+    monkeypatch.setattr(actor_start, "incarnation_of", lambda name, namespace: looks.pop(0))
+    monkeypatch.setattr(placement, "is_lost", lost.__contains__)
     monkeypatch.setattr(actor_start, "POLL_SECONDS", 0.0)
     site = Site()
     host = (hangs, site.blueprint("two", "1"), "host-0")
