@@ -14,7 +14,9 @@ from typing import TypeVar
 from plancast.plan.context import PlanContext
 from plancast.plan.effects.entries import EFFECTS_UNKNOWN
 from plancast.plan.effects.undo_list import asks_about_effects
-from plancast.plan.serialization import pack_state
+from plancast.plan.serialization import pack_state, to_state
+from plancast.plan.status import PAUSED
+from plancast.plan_store.approvals import asks_while_paused
 from plancast.state_machine.machine import Machine
 from plancast.turn.turn import Turn
 from plancast.turn_record.lifecycle import lifecycle_effects, log_move
@@ -440,4 +442,5 @@ def _summary(plan: PlanContext, turn: Turn, machine: Machine | None) -> PlanSumm
         turn.now,
         machine.hash if machine is not None else "",
         attributes,
+        asks_while_paused(to_state(plan)) if plan.status == PAUSED else None,
     )

@@ -62,6 +62,8 @@ class PlanSummary:
     """Content hash of the state machine; empty when there is none, None when unknown."""
     attributes: dict[str, Attribute] | None = field(default=None, hash=False)
     """Search attributes that the plan's handlers have set; None when there are none."""
+    asks_people: bool | None = None
+    """True if a paused plan waits for people, and not for an operator or an event from elsewhere; None when unknown."""
 
     def to_header(self) -> str:
         """Encode the summary as one line of ASCII."""
@@ -70,8 +72,11 @@ class PlanSummary:
             self.user_id, self.session_id, self.parent_plan_id, self.planner, self.created_at, self.updated_at,
             self.machine,
         ]  # fmt: skip
-        if self.attributes:  # else as earlier versions write and read it
-            fields.append(self.attributes)
+        named = dict(self.attributes or {})
+        if self.asks_people is not None:
+            named[_ASKS_PEOPLE] = self.asks_people
+        if named:  # else as the first versions write and read it
+            fields.append(named)
         return _one_line(fields)
 
     @classmethod
@@ -85,18 +90,22 @@ class PlanSummary:
             fields = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise InvalidEnvelope(f"{line[:80]!r} is not a summary of a plan: {error}") from error
-        attributes = None
+        attributes, asks_people = None, None
         if type(fields) is list and len(fields) > _FIELDS and _are_attributes(fields[_FIELDS]):
             attributes = fields.pop(_FIELDS)
+            asks_people = attributes.pop(_ASKS_PEOPLE, None)
         if type(fields) is not list or tuple(map(type, fields)) not in _SHAPES or not isfinite(fields[10] + fields[11]):
             raise InvalidEnvelope(f"{line[:80]!r} is not a summary of a plan")
         summary = cls(*fields)
-        summary.attributes = attributes
+        summary.attributes = attributes or None
+        summary.asks_people = asks_people
         return summary
 
 
 _FIELDS = 13
 """Fields without the attributes, which come last, where there are any."""
+_ASKS_PEOPLE = "asks people"
+"""Key of ``asks_people`` among the attributes, where earlier versions show it; no handler can set such a name."""
 _SCALARS = frozenset((str, int, float, bool))
 
 

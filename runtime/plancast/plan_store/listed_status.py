@@ -27,8 +27,8 @@ MACHINES: Final = 4_096
 class ListedStatuses:
     """Reads the status of plans for lists. A stored plan has the status of its turns: ``running`` or ``paused``.
 
-    A running plan waits for people when its state waits for an event of theirs, which its summary shows. A paused one
-    is loaded once for each of its commits.
+    A running plan waits for people when its state waits for an event of theirs, which its summary shows; that of a
+    paused one says it. Plans that an earlier version has paused are loaded.
 
     Args:
         checkpoints: The store.
@@ -77,6 +77,8 @@ class ListedStatuses:
         if self._people is None:
             await self.refresh()
         assert self._people is not None
+        if plan.status == PAUSED and plan.asks_people is not None:
+            return plan.asks_people
         if plan.status == PAUSED:
             state = await self._state(key)
             return state is not None and state.get("status") == PAUSED and asks_while_paused(state)

@@ -25,6 +25,7 @@ summaries = st.builds(
     seconds,
     st.none() | st.text(),
     st.none() | st.dictionaries(st.text(), st.text() | st.integers(-(2**53), 2**53) | st.booleans(), min_size=1),
+    st.none() | st.booleans(),
 )
 effects = (
     st.builds(Publish, st.text(), st.binary(), st.text(), st.text())
@@ -82,6 +83,16 @@ def test_a_summary_without_attributes_is_as_earlier_versions_write_and_read_it()
     line = PlanSummary("p", "running", "g", "s", 1, machine="m").to_header()
     assert json.loads(line) == ["p", "running", "g", "s", 1, *[""] * 5, 0.0, 0.0, "m"]
     assert PlanSummary.from_header(line).attributes is None
+
+
+def test_whether_a_paused_plan_asks_people_is_where_earlier_versions_read_attributes() -> None:
+    line = PlanSummary("p", "paused", "g", "s", 1, machine="", attributes={"amount": 4}, asks_people=True).to_header()
+    assert json.loads(line)[13] == {"amount": 4, "asks people": True}
+    read = PlanSummary.from_header(line)
+    assert (read.attributes, read.asks_people) == ({"amount": 4}, True)
+    line = PlanSummary("p", "paused", "g", "s", 1, machine="", asks_people=False).to_header()
+    read = PlanSummary.from_header(line)
+    assert (read.attributes, read.asks_people) == (None, False)
 
 
 @given(checkpoints, st.integers(1, 2**53))

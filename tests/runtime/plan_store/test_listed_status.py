@@ -68,6 +68,11 @@ async def ids(env: PlancastTest, status: str | None = None, **options: Any) -> l
     return sorted(each.plan_id for each in await env.client.plans(status=status, **options))
 
 
+async def nobody() -> tuple[str, ...]:
+    """No events of people."""
+    return ()
+
+
 async def test_what_waits_for_people_is_listed_as_waiting(env: PlancastTest) -> None:
     handles = {
         goal: await env.submit(f"{goal}.goal", correlation_id=goal) for goal in ("order", "held", "trip", "bill")
@@ -95,6 +100,21 @@ async def test_what_waits_for_people_is_listed_as_waiting(env: PlancastTest) -> 
         await env.client.plans(status="unheard")
 
 
+async def test_what_waits_is_listed_without_reading_a_plan(env: PlancastTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    for goal, status in {"held": "waiting", "trip": "waiting", "bill": "paused"}.items():
+        await until(env, await env.submit(f"{goal}.goal", correlation_id=goal), status)
+    [bill] = [each async for each in env.bus.checkpoints.newest() if each.correlation_id == "bill"]
+    old = bill._replace(summary=replace(bill.summary, asks_people=None))
+
+    async def load(key: str, **_: Any) -> None:
+        raise AssertionError(f"{key} is read")
+
+    monkeypatch.setattr(env.bus.checkpoints, "load", load)
+    assert (await ids(env, "waiting"), await ids(env, "paused")) == (["held", "trip"], ["bill"])
+    with pytest.raises(AssertionError, match="bill is read"):
+        await ListedStatuses(env.bus.checkpoints, nobody).read(old)
+
+
 async def test_pages_of_what_waits_follow_each_other(env: PlancastTest) -> None:
     for number in range(5):
         await until(env, await env.submit("trip.goal", correlation_id=f"t{number}"), "waiting")
@@ -114,9 +134,6 @@ async def test_plans_that_earlier_versions_have_stored_are_listed_alike(env: Pla
     await handle.signal("check.completed")
     await until(env, handle, "waiting")
 
-    async def nobody() -> tuple[str, ...]:
-        return ()
-
     async def people() -> tuple[str, ...]:
         return ("order.decided",)
 
@@ -125,5 +142,9 @@ async def test_plans_that_earlier_versions_have_stored_are_listed_alike(env: Pla
     old = Committed(stored.version, "old", replace(stored.summary, machine=None))  # without the hash of the machine
     assert (await ListedStatuses(env.bus.checkpoints, people).read(old)).summary.status == "waiting"
     assert (await ListedStatuses(env.bus.checkpoints, nobody).read(old)).summary.status == "running"
+    await until(env, await env.submit("trip.goal", correlation_id="trip"), "waiting")
+    [paused] = [each async for each in env.bus.checkpoints.newest() if each.correlation_id == "trip"]
+    old = paused._replace(summary=replace(paused.summary, asks_people=None))
+    assert (await ListedStatuses(env.bus.checkpoints, nobody).read(old)).summary.status == "waiting"
     lost = Committed(9, "lost", replace(stored.summary, status="paused"))
     assert (await ListedStatuses(MemoryBus().checkpoints, people).read(lost)).summary.status == "paused"

@@ -47,7 +47,9 @@ _History = Sequence[Mapping[str, Any]]
 def summary_document(summary: PlanSummary) -> dict[str, Any]:
     """The JSON of a plan in `plans list`."""
     times = {"created_at": iso(summary.created_at), "updated_at": iso(summary.updated_at)}
-    return asdict(summary) | times | {"attributes": summary.attributes or {}}
+    fields = asdict(summary) | times | {"attributes": summary.attributes or {}}
+    del fields["asks_people"]  # the status says it
+    return fields
 
 
 def show_list(found: Sequence[PlanSummary], now: float, *, following: str | None = None) -> None:
