@@ -26,6 +26,7 @@ from plancast.testing import Answer, ModelRequest, ModelServer
 from plancast_bus.clock import ManualClock
 
 _KEY = "sk-test-0123456789abcdef"
+_PATIENCE = 60.0
 _SCHEMA = {"type": "json_schema", "json_schema": {"name": "decision", "schema": {"type": "object"}}}
 
 
@@ -211,7 +212,7 @@ async def test_after_five_attempts_it_is_over(reasoner: Reasoner, naps: _Naps) -
 async def test_a_model_that_hangs_is_given_up_and_asked_again(reasoner: Reasoner) -> None:
     async with ModelServer([Answer.hang(), "awake"]) as server:
         reply = await reasoner.complete(_request(server, timeout=0.3))
-        await server.wait_for(cancelled=1)
+        await server.wait_for(cancelled=1, timeout=_PATIENCE)
     assert (reply.text, reply.attempts) == ("awake", 2)
 
 
@@ -368,11 +369,11 @@ async def test_cancelling_reaches_the_server(reasoner: Reasoner) -> None:
     async with ModelServer(rule=lambda request: Answer.hang()) as server:
         for key in ("", "shared"):
             asking = asyncio.create_task(reasoner.complete(_request(server, idempotency_key=key)))
-            await server.wait_for(count=server.count + 1)
+            await server.wait_for(count=server.count + 1, timeout=_PATIENCE)
             asking.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asking
-            await server.wait_for(cancelled=server.count)
+            await server.wait_for(cancelled=server.count, timeout=_PATIENCE)
         assert server.in_flight == 0
 
 
@@ -423,7 +424,7 @@ async def test_a_question_goes_on_while_anyone_waits_for_its_answer(reasoner: Re
         first, second = (
             asyncio.create_task(reasoner.complete(_request(server, idempotency_key="k"))) for _ in range(2)
         )
-        await server.wait_for(count=1)
+        await server.wait_for(count=1, timeout=_PATIENCE)
         first.cancel()
         assert (await second).text == "x"
         assert (server.count, server.cancelled) == (1, 0)
@@ -432,7 +433,7 @@ async def test_a_question_goes_on_while_anyone_waits_for_its_answer(reasoner: Re
 async def test_after_a_cancelled_question_the_same_one_is_asked_anew(reasoner: Reasoner) -> None:
     async with ModelServer([Answer.hang(), "anew"]) as server:
         first = asyncio.create_task(reasoner.complete(_request(server, idempotency_key="k")))
-        await server.wait_for(count=1)
+        await server.wait_for(count=1, timeout=_PATIENCE)
         first.cancel()
         second = asyncio.create_task(reasoner.complete(_request(server, idempotency_key="k")))
         assert (await second).text == "anew"
@@ -461,11 +462,19 @@ async def test_kept_answers_are_bounded_in_number_and_time() -> None:
 
 
 async def test_200_at_once_are_all_answered_and_out_at_the_same_time(reasoner: Reasoner) -> None:
-    async with ModelServer(rule=lambda request: Answer(request.last, delay=1.5)) as server:
+    all_out = asyncio.Event()
+
+    async def hold(request: ModelRequest) -> str:
+        if server.count == 200:
+            all_out.set()
+        await all_out.wait()
+        return request.last
+
+    async with ModelServer(rule=hold) as server:
         questions = [[{"role": "user", "content": f"no {number}"}] for number in range(200)]
         replies = await asyncio.gather(*(reasoner.complete(_request(server, messages=q)) for q in questions))
     assert [reply.text for reply in replies] == [f"no {number}" for number in range(200)]
-    assert server.high_water > 150
+    assert server.high_water == 200
 
 
 async def test_rate_limits_make_requests_wait(naps: _Naps) -> None:
@@ -503,7 +512,7 @@ async def test_what_a_429_asks_for_holds_back_the_model_for_all(naps: _Naps) -> 
     reasoner = Reasoner(limits={"openai/test-model": limit}, sleep=naps)
     async with ModelServer([Answer.rate_limited(30), "ok"]) as server:
         asking = asyncio.create_task(reasoner.complete(_request(server)))
-        await server.wait_for(count=1)
+        await server.wait_for(count=1, timeout=_PATIENCE)
         await _until_one_waits(limit)
         assert limit.wait_seconds(clock.time(), 1) == 30
         await clock.advance(30)
@@ -515,7 +524,7 @@ def test_one_reasoner_serves_several_event_loops_and_leaves_no_connection_open()
     with ModelServer() as server:
         for _ in range(3):
             assert asyncio.run(reasoner.complete(_request(server))).text == "ok"
-        until = time.monotonic() + 5
+        until = time.monotonic() + _PATIENCE
         while server.connections and time.monotonic() < until:
             time.sleep(0.005)
         assert server.connections == 0
@@ -529,12 +538,12 @@ import asyncio, sys, time
 from plancast.models.reasoner import load_litellm
 assert "litellm" not in sys.modules
 async def main():
-    worst, begun = 0.0, time.perf_counter()
+    worst, begun = 0.0, time.process_time()  # of the processor: other processes do not count
     last = begun
     loading = asyncio.create_task(load_litellm())
     while not loading.done():
         await asyncio.sleep(0.002)
-        now = time.perf_counter()
+        now = time.process_time()
         worst, last = max(worst, now - last), now
     assert "litellm" in sys.modules
     print(worst / (last - begun))
