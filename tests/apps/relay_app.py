@@ -9,8 +9,8 @@ from plancast import App, PlanContext, Planner, StateAction, StateConfig, StateT
 
 STEPS = 12
 STEP_SECONDS = 0.25
-TIMEOUT = 30.0
-"""Seconds, as the README and the template of a new project have it."""
+TIMEOUT = 100.0
+"""Seconds: longer than a busy machine needs to start processes again, and shorter than any ack deadline."""
 
 
 def a_relay(timeout: float | None, steps: int = STEPS) -> dict[str, StateConfig]:

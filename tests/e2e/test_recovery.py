@@ -1,7 +1,7 @@
 """kill -9 of dispatcher, host, and both, with replies in flight: no plan fails, in spite of short timeouts.
 
 By ack deadlines alone, a dispatcher's events in flight would be redelivered after five minutes here, and the requests
-of half of the plans time out after 30 s: plans complete only if events are redelivered at once.
+of half of the plans time out after 100 s: plans complete only if events are redelivered at once.
 """
 
 from __future__ import annotations

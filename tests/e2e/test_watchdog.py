@@ -30,8 +30,8 @@ async def poisoned(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lo
     settings.hosts.count = 1
     settings.hosts.max_losses = 3
     settings.hosts.stall_seconds = 2.0
-    settings.plans.turn_seconds = 1.0
-    settings.workers.ack_wait = 1.0
+    settings.plans.turn_seconds = 5.0
+    settings.workers.ack_wait = 5.0
     settings.workers.max_lost = 0
     async with LocalRuntime("poison_app:app", settings, import_paths=[str(APPS)]) as running:
         yield running
@@ -90,7 +90,7 @@ async def test_a_goal_that_crashes_its_host_is_dead_lettered_and_other_plans_com
 
 async def test_a_handler_that_never_returns_fails_its_plan(client: Client) -> None:
     handle = await client.submit("poison.goal", {"n": 1, "poison": "await"})
-    with pytest.raises(PlanFailed, match=r"the turn for poison\.goal .* took longer than 1 s"):
+    with pytest.raises(PlanFailed, match=r"the turn for poison\.goal .* took longer than 5 s"):
         await handle.result(timeout=PATIENCE)
 
 

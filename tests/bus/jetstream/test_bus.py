@@ -702,13 +702,13 @@ async def test_what_a_closed_consumer_had_not_handed_out_goes_to_others_at_once(
     bus = await connected(fresh_nats.url)
     for number in range(30):
         await bus.publish(event(number))
-    first = bus.consume(results(bus.subjects))
+    first = bus.consume(results(bus.subjects, ack_wait=3600.0))
     async with asyncio.timeout(PATIENCE):
         taken = await first.fetch(10)
     await asyncio.sleep(0.2)
     await first.ack(taken)
     await first.close()
-    rest = await fetch_all(bus.consume(results(bus.subjects)), 30 - len(taken), timeout=5)
+    rest = await fetch_all(bus.consume(results(bus.subjects, ack_wait=3600.0)), 30 - len(taken))
     assert {d.message_id for d in [*taken, *rest]} == {f"plan-1:{number}" for number in range(30)}
 
 
@@ -750,10 +750,10 @@ async def test_an_idle_consumer_sends_nothing(fresh_nats: NatsServer, connected:
     await asyncio.gather(fetching, return_exceptions=True)
 
 
-async def fetch_all(consumer: Consumer, count: int, timeout: float = PATIENCE) -> list[Delivery]:
+async def fetch_all(consumer: Consumer, count: int) -> list[Delivery]:
     """Fetch so many messages, in order of their sequence."""
     found: list[Delivery] = []
-    async with asyncio.timeout(timeout):
+    async with asyncio.timeout(PATIENCE):
         while len(found) < count:
             found += await consumer.fetch(count)
     return sorted(found, key=lambda delivery: delivery.sequence)
