@@ -193,7 +193,7 @@ async def test_a_flood_of_goals_does_not_hold_up_plans_that_are_under_way() -> N
 # Tenants.
 
 
-@pytest.mark.parametrize("window", [16_384, 500])
+@pytest.mark.parametrize("window", [16_384, 150])
 async def test_a_tenant_that_floods_does_not_starve_the_others(window: int) -> None:
     """The number of waiting goals is limited to the size of the flood, or to a tenth of it."""
     ended: list[str] = []
@@ -207,16 +207,16 @@ async def test_a_tenant_that_floods_does_not_starve_the_others(window: int) -> N
 
     settings = settings_of(max_outstanding=16, max_waiting_goals=window)
     async with Deployed(the_app(steady), settings=settings) as env:
-        for number in range(5000):
+        for number in range(1500):
             await env.submit("steady.goal", {"n": number}, tenant_id="a")
         before = len(ended)
         for number in range(20):
             await env.submit("steady.goal", {"n": number}, tenant_id="b")
         await eventually(lambda: ended.count("b") == 20)
         between = len(ended) - before - 20
-        await eventually(lambda: len(ended) >= 5020)
-        assert between < 1500, "of the flood's 5,000"
-        assert (ended.count("a"), ended.count("b")) == (5000, 20)
+        await eventually(lambda: len(ended) >= 1520)
+        assert between < 450, "of the flood's 1,500"
+        assert (ended.count("a"), ended.count("b")) == (1500, 20)
 
 
 # Full streams and large events.
@@ -371,9 +371,9 @@ async def test_many_plans_that_wake_at_the_same_moment_all_go_on(by: str) -> Non
     settings = settings_of(max_outstanding=256)
     settings.hosts.max_live_plans = 500
     async with PlancastTest(sleepers(), settings=settings, clock=clock) as env:
-        handles = [await env.submit("sleep.goal") for _ in range(10_000)]
+        handles = [await env.submit("sleep.goal") for _ in range(2_000)]
         host = env.hosts[0].start()
-        await eventually(lambda: host.turns >= 10_000)
+        await eventually(lambda: host.turns >= 2_000)
         if by == "timers":
             await clock.advance(3601)
         else:
@@ -384,11 +384,11 @@ async def test_many_plans_that_wake_at_the_same_moment_all_go_on(by: str) -> Non
                 await env.bus.publish(event)
         most = 0
         async with asyncio.timeout(PATIENCE):
-            while host.turns < 20_000:
+            while host.turns < 4_000:
                 most = max(most, len(host._actors))
                 await asyncio.sleep(0.005)
         assert most < 500 + 256 + 1
-        states = [await handle.state() for handle in handles[::500]]
+        states = [await handle.state() for handle in handles[::100]]
         assert {(each["status"], each["error"]) for each in states} == {("completed", None)}
 
 
