@@ -106,6 +106,11 @@ class Shop:
         (self.folder / "shop.py").write_text(APP + (BROKEN if broken else "") + (EXTRA if extra else ""))
         (self.folder / "shop_code.py").write_text(f"CODE, PLANNER = {code!r}, {planner!r}\n")
 
+    @property
+    def code(self) -> str:
+        """The name of the code in the folder."""
+        return (self.folder / "shop_code.py").read_text().split("'")[1]
+
     def hang(self, code: str, *, in_actors: bool) -> None:
         """Change the code to one whose import never ends: in its actors, or where it is looked at in the cluster."""
         self.write(code)

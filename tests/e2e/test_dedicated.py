@@ -130,37 +130,36 @@ async def test_more_plans_than_hosts_wait_and_all_end_while_hosts_are_killed(
     assert (await pool_of(runtime))["hosts"] <= 3
 
 
-async def test_upgrades_and_rollbacks_replace_the_pool_and_its_hosts(
+async def test_an_upgrade_and_its_rollback_replace_the_pool_and_its_hosts(
     client: Client, runtime: LocalRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handles = [await client.submit("ask.goal", {}, correlation_id=f"upgraded-{number}") for number in range(2)]
     app = load_app("chain_app:app", [str(APPS)])
     bus = await connect(runtime.settings.nats, runtime.settings.bus)
 
-    async def upgrade(code: str) -> None:
-        blueprint = dataclasses.replace(
-            blueprint_of(app, "chain_app:app", runtime.settings, [str(APPS)]),
-            release=Release(code=code, deployed_at=time.time()),
-        )
-        await Upgrade(runtime.deployment, app, blueprint, bus, timeout=5.0).run()
+    blueprint = dataclasses.replace(
+        blueprint_of(app, "chain_app:app", runtime.settings, [str(APPS)]),
+        release=Release(code="two", deployed_at=time.time()),
+    )
 
     async def codes() -> set[str]:
         status = await runtime.deployment.status()
         return {each.get("code", "gone") for kind in ("pools", "dedicated") for each in status[kind]}
 
-    async def runs(code: str) -> bool:
-        return await codes() == {code} and (await pool_of(runtime)).get("free", 0) >= 1
+    async def runs(wanted: set[str]) -> bool:
+        return await codes() == wanted and (await pool_of(runtime)).get("free", 0) >= 1
 
-    await upgrade("two")
-    await until(lambda: runs("two"))
+    before = await codes()
+    assert len(before) == 1
 
     async def broken(self: Upgrade) -> None:
+        await until(lambda: runs({"two"}))
         raise UpgradeFailed("it does not start")
 
     monkeypatch.setattr(Upgrade, "_verify", broken)
     with pytest.raises(UpgradeFailed, match="The old one runs again"):
-        await upgrade("three")
-    await until(lambda: runs("two"))
+        await Upgrade(runtime.deployment, app, blueprint, bus, timeout=5.0).run()
+    await until(lambda: runs(before))
     await bus.close()
     for handle in handles:
         await handle.signal("person.answered", {"yes": True})

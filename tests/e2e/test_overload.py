@@ -173,7 +173,7 @@ def settings_for(server: NatsServer, **bus: Any) -> Settings:
 
 @pytest.mark.slow
 async def test_a_stream_full_of_goals_refuses_more_and_all_that_were_accepted_end(fresh_nats: NatsServer) -> None:
-    async with Running(chain(), settings_for(fresh_nats, max_stream_bytes=300_000)) as running:
+    async with Running(chain(), settings_for(fresh_nats, max_stream_bytes=100_000)) as running:
         accepted: dict[int, PlanHandle] = {}
         refused: list[str] = []
 
@@ -184,12 +184,12 @@ async def test_a_stream_full_of_goals_refuses_more_and_all_that_were_accepted_en
                 except PublishRefused as error:
                     refused.append(str(error))
 
-        await flood(range(2000))
-        assert len(accepted) < 1000 < len(refused)
+        await flood(range(700))
+        assert len(accepted) < 350 < len(refused)
         assert "OVERLOAD_REQUESTS is full" in refused[0]
         assert "raise max_stream_bytes" in refused[0]
         await running.start()
-        await flood(range(2000, 6000))
+        await flood(range(700, 2000))
         async with asyncio.timeout(PATIENCE):
             for number, handle in accepted.items():
                 assert await handle.result() == result_of(number)

@@ -8,7 +8,6 @@ import dataclasses
 import zlib
 from collections.abc import AsyncIterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -33,18 +32,21 @@ from plancast_bus.jetstream import connect
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def shop(runtime: LocalRuntime, tmp_path: Path) -> AsyncIterator[Shop]:
-    """A deployed app in a folder of its own, whose actors are in a namespace of their own; stopped at the end."""
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def shop(runtime: LocalRuntime, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shop]:
+    """A deployed app in a folder of its own, whose actors are in a namespace of their own; stopped at the end.
+
+    What is in the folder is what runs when a test begins, and when it ends; each test writes code of its own name.
+    """
     name = f"shop-{uuid4().hex[:8]}"
     environment = {
         "NATS_URL": runtime.nats_url,
         "PLANCAST_BUS__PREFIX": name,
         "PLANCAST_RAY__NAMESPACE": name,
-        "PLANCAST_HOSTS__COUNT": "2",
+        "PLANCAST_HOSTS__COUNT": "1",
         "PLANCAST_HOSTS__CPUS": "0",
     }
-    shop = Shop(tmp_path / "project", runtime.ray_address, environment)
+    shop = Shop(tmp_path_factory.mktemp("shop") / "project", runtime.ray_address, environment)
     shop.write("one")
     try:
         deployed = await asyncio.to_thread(shop.run, "deploy", "shop:app", "--json")
@@ -65,29 +67,29 @@ async def test_a_plan_that_waits_finishes_under_new_code(runtime: LocalRuntime, 
         nats = ("--nats-url", runtime.nats_url)
         same = await asyncio.to_thread(shop.run, "upgrade", "shop:app", "--check", "--json", *nats)
         assert (same.code, same.json["counts"]["same"]) == (0, 1), (same.out, same.err)
-        shop.write("two")
+        shop.write("waits")
         check = await asyncio.to_thread(shop.run, "upgrade", "shop:app", "--check", "--json", *nats)
         assert (check.code, check.json["counts"]["unknown"]) == (1, 1), (check.out, check.err)
         assert check.json["findings"][0]["examples"] == [plan.plan_id]
-        shop.write("two", planner="2")
+        shop.write("waits", planner="2")
         check = await asyncio.to_thread(shop.run, "upgrade", "shop:app", "--check", *nats)
         assert check.code == 1
         assert "needs the old planner" in check.out
         assert "planner 'shop' version '1'" in check.out.replace("\n", " ")
-        shop.write("two")
+        shop.write("waits")
         upgraded = await asyncio.to_thread(shop.run, "upgrade", "shop:app", "--json")
         assert upgraded.code == 0, upgraded.err
         assert upgraded.json["before"]["code"] == deployed["code"] != upgraded.json["after"]["code"]
         status = await asyncio.to_thread(shop.status)
         assert codes_of(status) == {upgraded.json["after"]["code"]} == {status["release"]["code"]}
         await plan.signal("go", {})
-        assert await plan.result(timeout=60) == {"worker": "two", "planner": "two"}
+        assert await plan.result(timeout=60) == {"worker": "waits", "planner": "waits"}
 
 
 @pytest.mark.timeout(300)
 async def test_an_upgrade_whose_process_was_killed_is_shown_as_mixed_and_healed(shop: Shop) -> None:
-    shop.write("two")
-    await asyncio.to_thread(shop.run_until, "replacing host-1", "upgrade", "shop:app")
+    shop.write("killed")
+    await asyncio.to_thread(shop.run_until, "replacing worker-0", "upgrade", "shop:app")
     status = await asyncio.to_thread(shop.status)
     assert status["mixed"].startswith("code "), status
     assert "host-0" in status["mixed"]
@@ -104,11 +106,13 @@ async def test_an_upgrade_whose_process_was_killed_is_shown_as_mixed_and_healed(
 @pytest.mark.timeout(300)
 async def test_a_release_that_hangs_is_found_and_only_what_was_replaced_is_rolled_back(shop: Shop) -> None:
     before = await asyncio.to_thread(shop.status)
-    shop.hang("two", in_actors=False)
+    code = shop.code
+    shop.hang("hangs", in_actors=False)
     looked_at = await asyncio.to_thread(shop.run, "upgrade", "shop:app")
     assert (looked_at.code, "its import takes more than 20 s" in looked_at.err) == (1, True), looked_at.err
-    shop.hang("two", in_actors=True)
+    shop.hang("hangs", in_actors=True)
     hung = await asyncio.to_thread(shop.run, "upgrade", "shop:app")
+    shop.write(code)
     assert (hung.code, "host-spare runs, and is not ready after 20 s" in hung.err) == (1, True), hung.err
     assert "The old one runs again" in hung.err
     after = await asyncio.to_thread(shop.status)
@@ -147,12 +151,10 @@ class ProbedDeployment(Deployment):
 async def test_plans_finish_while_actors_are_replaced_and_rolled_back(runtime: LocalRuntime, client: Client) -> None:
     app, deployment = load_app("chain_app:app", [str(APPS)]), ProbedDeployment(runtime.settings, client)
     bus = await connect(runtime.settings.nats, runtime.settings.bus)
-    before = pids_of({"actors": await deployment.status()})
-
-    async def upgrade(code: str) -> None:
-        blueprint = blueprint_of(app, "chain_app:app", runtime.settings, [str(APPS)])
-        await Upgrade(deployment, app, dataclasses.replace(blueprint, release=Release(code)), bus).run()
-
+    before = {"actors": await deployment.status()}
+    blueprint = blueprint_of(app, "chain_app:app", runtime.settings, [str(APPS)])
+    upgrade = Upgrade(deployment, app, dataclasses.replace(blueprint, release=Release("broken")), bus)
+    deployment.broken = "dispatcher-0"
     stop = asyncio.Event()
     others: list[PlanHandle] = []
 
@@ -160,24 +162,21 @@ async def test_plans_finish_while_actors_are_replaced_and_rolled_back(runtime: L
         while not stop.is_set():
             others.append(await client.submit("nested.goal", {"n": len(others)}))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), 0.1)
+                await asyncio.wait_for(stop.wait(), 0.3)
 
     load = asyncio.create_task(submit_others())
     try:
-        await upgrade("new")
+        with pytest.raises(UpgradeFailed, match=r"no such disk.*The old one runs again"):
+            await upgrade.run()
         roles = ["host-0", "host-1", "worker-0", "dedicated-0", "dispatcher-0"]
-        assert deployment.probed == roles
-        deployment.broken = "dispatcher-0"
-        with pytest.raises(UpgradeFailed, match=r"no such disk.*The old one runs again \(code new"):
-            await upgrade("broken")
-        assert deployment.probed == [*roles, *roles, *roles]
+        assert deployment.probed == [*roles, *roles]
         status = await deployment.status()
     finally:
         stop.set()
         await load
         await bus.close()
-    assert codes_of({"actors": status}) == {"new"}
-    assert pids_of({"actors": status}).isdisjoint(before)
+    assert codes_of({"actors": status}) == codes_of(before)
+    assert pids_of({"actors": status}).isdisjoint(pids_of(before))
     results = await asyncio.gather(*(each.result(timeout=PATIENCE) for each in others))
     assert [each["child"]["result"]["three"]["n"] for each in results] == [n + 3 for n in range(len(others))]
     for each in [*deployment.plans, *others]:
