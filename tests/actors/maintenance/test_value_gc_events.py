@@ -11,7 +11,7 @@ from uuid import uuid4
 import msgpack
 import pytest
 from tests.actors.maintenance.test_value_gc import DAY, time_passes
-from tests.actors.plan_actors.test_large_events import GOAL, LARGE, an_app, text
+from tests.actors.plan_actors.test_large_events import GOAL, LARGE, an_app, text, until_it_waits
 
 from plancast import Settings
 from plancast.errors import PlanCancelled
@@ -174,9 +174,7 @@ async def test_what_large_events_left_is_gone_after_the_retention() -> None:
     settings.plans.sweep_seconds = 0  # only when the test says so
     async with PlancastTest(an_app(), settings=settings, clock=ManualClock()) as env:
         handle = await env.submit("large.goal", GOAL)
-        async with asyncio.timeout(120):
-            while (await handle.state())["current_state"] != "wait":
-                await asyncio.sleep(0.05)
+        await until_it_waits(env.bus, handle)
         await time_passes(env, 10 * DAY, 2 * DAY)
         assert (await handle.state())["results"]["answer"]["text"] == text(LARGE, "answer")
         await handle.signal("go", {"said": text(LARGE, "signal")})
@@ -189,9 +187,7 @@ async def test_what_large_events_left_is_gone_after_the_retention() -> None:
 async def test_an_event_with_a_lost_value_becomes_a_dead_letter_that_names_it() -> None:
     async with PlancastTest(an_app()) as env:
         handle = await env.submit("large.goal", {"rows": ["small"]})
-        async with asyncio.timeout(60):
-            while (await handle.state())["current_state"] != "wait":
-                await asyncio.sleep(0.05)
+        await until_it_waits(env.bus, handle)
         for correlation_id, topic, event_type in (
             (handle.plan_id, EventTopic.PLAN_EVENTS, "go"),
             ("never-begun", EventTopic.ACTION_REQUESTS, "large.goal"),
@@ -219,9 +215,7 @@ async def test_a_tenant_reads_nothing_by_the_hash_of_another_tenants_value() -> 
         await env.bus.publish(theirs)
         (stolen,) = await env.bus.stored_events("system-events", theirs.correlation_id)
         handle = await env.submit("large.goal", {"rows": ["small"]}, tenant_id="other")
-        async with asyncio.timeout(60):
-            while (await handle.state())["current_state"] != "wait":
-                await asyncio.sleep(0.05)
+        await until_it_waits(env.bus, handle)
         reference = load(stolen.payload, stolen.content_type)["data"]
         for tenant in ("other", "one"):  # as the tenant that it is, and as the one that it says it is
             forged = event(
