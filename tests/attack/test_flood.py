@@ -158,10 +158,13 @@ async def test_what_no_letter_can_hold_is_put_aside(running: Running) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.attack(who="stranger", what="a goal behind 100,000 undecodable messages", expected="as fast as good ones")
 async def test_a_goal_behind_a_flood_is_found_soon(running: Running) -> None:
-    """Poison costs no more than what a dispatcher would have to read in any case: good goals, of the same number."""
+    """Poison costs no more than what a dispatcher would have to read in any case: good goals, of the same number.
+
+    The processor's time is compared: all of the deployment but the server is in this process.
+    """
     await running.serves()
     await running.dispatcher.drain()
-    count, took = 20_000, {}
+    count, took = 4_000, {}
     for what in ("goals", "poison"):
         if what == "poison":
             await flood(running, count)
@@ -169,10 +172,10 @@ async def test_a_goal_behind_a_flood_is_found_soon(running: Running) -> None:
             for number in range(count):
                 await running.publish(b'{"data": {"n": 1}}', correlation=f"good-{number}")
         last = await running.client.submit(GOAL, {"n": 1})
-        began = time.monotonic()
+        began = time.process_time()
         await running.dispatch()
         await last.result(timeout=6 * PATIENCE)
-        took[what] = time.monotonic() - began
+        took[what] = time.process_time() - began
         async with asyncio.timeout(6 * PATIENCE):
             while running.dispatcher.in_flight.out or running.dispatcher.in_flight.waiting:
                 await asyncio.sleep(0.1)
@@ -180,10 +183,9 @@ async def test_a_goal_behind_a_flood_is_found_soon(running: Running) -> None:
     assert took["poison"] < took["goals"] / 2, took
     await flood(running, 100_000)
     last = await running.client.submit(GOAL, {"n": 1})
-    began = time.monotonic()
     await running.dispatch()
     await last.result(timeout=6 * PATIENCE)
-    print(f"a goal behind 100,000 undecodable messages took {time.monotonic() - began:.1f} s; 20,000: {took}")
-    await running.letters(120_000)
+    print(f"processor time of {count:,}: {took}")
+    await running.letters(104_000)
     assert await stored_letters(running) < 2_000
     assert not running.broken
