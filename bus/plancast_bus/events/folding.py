@@ -18,7 +18,8 @@ from zlib import crc32
 import msgpack
 
 from plancast_bus.errors import InvalidEnvelope, PayloadTooLarge
-from plancast_bus.events.codec import is_json, pack
+from plancast_bus.events.codec import is_json, pack, unpack
+from plancast_bus.events.lazy_object import LazyObject, Unloaded
 
 PART_BYTES: Final = 2048
 """Packed size from which a text is stored apart, and a list or an object is cut into runs."""
@@ -35,7 +36,11 @@ _DEEPEST: Final = 64
 _LEAF, _NODE, _RUNS = 1, 2, 3
 """Extension types: a reference to a content without references, one to a content with references, and consecutive
 runs of the entries of one list or object."""
+_EXTENSION_BYTES: Final = 3
+"""Bytes before an extension's data, nearly always."""
 _CONTAINERS: Final = (dict, list, tuple)
+_KNOWN: Final = (*_CONTAINERS, LazyObject)
+"""Classes whose entries are certainly those that are stored; others may give anything for them."""
 
 
 class Reference(NamedTuple):
@@ -168,18 +173,21 @@ class Folder:
         if isinstance(value, str):
             return self._text(value)
         if not (value is None or isinstance(value, int) or (isinstance(value, float) and isfinite(value))):
+            if isinstance(value, Unloaded):
+                part: _Part = value.part
+                return part
             self._is_json = False
         return _Part(value)
 
     def _container(self, value: Any, depth: int) -> _Container:
         folded = self._seen.get(id(value)) or self._folded(value, self._containers.get(id(value)), depth)
-        if type(value) in _CONTAINERS:  # other classes may give anything for their entries
+        if type(value) in _KNOWN:
             self._seen[id(value)] = folded
         return folded
 
     def _is_unchanged(self, known: _Container) -> bool:
         value = known.value
-        if (seen := self._seen.get(id(value))) is not None or type(value) not in _CONTAINERS:
+        if (seen := self._seen.get(id(value))) is not None or type(value) not in _KNOWN:
             return seen is known
         if known.packed is not None:
             unchanged = pack(value) == known.packed
@@ -343,6 +351,8 @@ def _may_be_small(value: Any) -> bool:
         each = inside.pop()
         if isinstance(each, str):
             least += len(each)
+        elif isinstance(each, Unloaded):
+            return False
         elif isinstance(each, _CONTAINERS):
             least += len(each)
             if least < PART_BYTES:
@@ -352,6 +362,8 @@ def _may_be_small(value: Any) -> bool:
 
 def _entries(container: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Return keys and values of an object; of a list, no keys."""
+    if isinstance(container, LazyObject):
+        container = container.entries()
     return ((*container,), (*container.values(),)) if isinstance(container, dict) else ((), (*container,))
 
 
@@ -395,6 +407,8 @@ class Unfolding:
         """The references that were met."""
         self.missing: dict[bytes, Reference] = {}
         """Those whose contents were not at hand; what was read is wrong then."""
+        self._size = 0
+        """Bytes of what was read, and of what is missing in it each time that it was met."""
 
     def read(self, packed: bytes) -> Any:
         """Return the value as it was before it was folded.
@@ -407,15 +421,64 @@ class Unfolding:
         except Exception as error:
             raise InvalidEnvelope(f"not decodable as a folded value: {type(error).__name__}") from error
 
+    def read_lazily(self, packed: bytes, name: str, most: int) -> dict[str, Any]:
+        """Return an object as :meth:`read` does, but the object under this name in it without its large values.
+
+        Of an entry over ``most`` bytes there, only contents that hold references are needed.
+
+        Raises:
+            InvalidEnvelope: the bytes are not a folded value.
+        """
+        try:
+            folded = unpack(packed)
+            entries = self._entries(folded[name])
+            value: dict[str, Any] = self._read(pack({**folded, name: None}))
+            loaded = {key: self._loaded(each, most) for key, each in entries.items()}
+        except Exception as error:
+            raise InvalidEnvelope(f"not decodable as a folded value: {type(error).__name__}") from error
+        value[name] = LazyObject(loaded) if Unloaded in map(type, loaded.values()) else loaded
+        return value
+
+    def _entries(self, folded: Any) -> dict[str, Any]:
+        """Return the entries of a folded object, each of them folded."""
+        if isinstance(folded, dict):
+            return folded
+        if folded.code == _RUNS:
+            pieces = unpack(folded.data)
+        else:
+            content = self._content(folded.code, folded.data)
+            pieces = [unpack(content)] if content is not None else []
+        return {key: each for piece in pieces for key, each in self._entries(piece).items()}
+
+    def _loaded(self, folded: Any, most: int) -> Any:
+        """Return a folded value as it was, or unloaded if it is large."""
+        if not isinstance(folded, (dict, list, msgpack.ExtType)):
+            return folded
+        inner = Unfolding(self._contents)
+        value = inner._read(pack(folded))
+        self.references.update(inner.references)
+        nodes = {digest: each for digest, each in inner.missing.items() if each.has_references}
+        if inner.missing and not nodes and inner._size > most:
+            return Unloaded(_Part(folded, inner.references, inner._size))
+        self.missing.update(nodes or inner.missing)
+        return value
+
     def _read(self, packed: bytes) -> Any:
+        self._size += len(packed)
         return msgpack.unpackb(packed, raw=False, strict_map_key=True, ext_hook=self._extension)
 
     def _extension(self, code: int, data: bytes) -> Any:
+        self._size -= len(data) + _EXTENSION_BYTES
         if code == _RUNS:
             return self._join(self._read(data))
+        content = self._content(code, data)
+        return None if content is None else self._read(content)
+
+    def _content(self, code: int, data: bytes) -> bytes | None:
+        """Return the content that an extension refers to; None if it is not at hand."""
         if code not in (_LEAF, _NODE):
             raise ValueError(f"extension type {code}")
-        digest, size = data[:DIGEST_BYTES], self._read(data[DIGEST_BYTES:])
+        digest, size = data[:DIGEST_BYTES], unpack(data[DIGEST_BYTES:])
         if type(size) is not int or size < 1:
             raise ValueError("a reference without a size")
         self.references[digest] = reference = Reference(digest, size, code == _NODE)
@@ -426,8 +489,8 @@ class Unfolding:
                 raise ValueError("more bytes than a value may have")
         if content is None:
             self.missing[digest] = reference
-            return None
-        return self._read(content)
+            self._size += size
+        return content
 
     @staticmethod
     def _join(pieces: list[Any]) -> Any:

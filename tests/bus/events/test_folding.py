@@ -72,6 +72,57 @@ def test_a_folder_that_is_used_again_needs_only_what_it_has_not_stored(changes: 
         assert unfolded(done, stored) == value
 
 
+def read_lazily(done: Folded, contents: dict[bytes, bytes], most: int) -> tuple[dict[str, Any], set[bytes]]:
+    """Read a folded value with lazy results; returns also the digests of the contents that this has needed."""
+    at_hand: dict[bytes, bytes] = {}
+    while True:
+        unfolding = Unfolding(at_hand)
+        value = unfolding.read_lazily(done.packed, "results", most)
+        if not unfolding.missing:
+            assert unfolding.references == done.references
+            return value, {*at_hand}
+        at_hand |= {digest: contents[digest] for digest in unfolding.missing}
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.dictionaries(st.text(max_size=8), values, max_size=30),
+    st.lists(st.tuples(st.text(max_size=3), values), max_size=3),
+    st.sampled_from([0, 5_000, 1 << 30]),
+)
+def test_a_value_that_was_not_loaded_is_stored_as_it_is(
+    results: dict[str, Any], changes: list[tuple[str, Any]], most: int
+) -> None:
+    before = folded({"goal": results, "results": results})
+    value, _ = read_lazily(before, before.contents, most)
+    lazy, in_full = Folder(MOST), Folder(MOST)
+    in_full.fold({"goal": results, "results": results})
+    results = {**results}
+    for name, new in [("", None), *changes]:
+        value["results"][name] = results[name] = new
+        done = lazy.fold(value)
+        assert done[:2] == in_full.fold({"goal": value["goal"], "results": results})[:2]
+        assert done.is_json
+        assert unfolded(done, before.contents | done.contents)["results"] == results
+        before.contents.update(done.contents)
+
+
+def test_of_large_values_that_are_not_loaded_only_contents_with_references_are_needed() -> None:
+    results = {name: each for name, each in grown().items() if name != "shared"}
+    results |= {"page": text(9_000), "small": text(2_100), "n": 1}
+    value = {"results": results, "other": text(9_000, 1)}
+    done = folded(value)
+    read, needed = read_lazily(done, done.contents, 4_000)
+    lazy = read["results"]
+    assert {*lazy.unloaded} == {"rows", "pages", "page"}
+    assert (lazy["numbers"], lazy["small"], lazy["n"]) == (results["numbers"], results["small"], 1)
+    assert read["other"] == value["other"]
+    for name, each in lazy.unloaded.items():
+        assert not [digest for digest in needed & each.part.references.keys() if not done.references[digest][2]]
+        assert each.part.size == pytest.approx(len(pack(results[name])), rel=0.05)
+    assert Folder(MOST).fold(read).size == pytest.approx(done.size, rel=0.05)
+
+
 def grown() -> dict[str, Any]:
     """A value with containers of all kinds: small, large, nested, and in two places."""
     shared = {"deep": [{"text": text(3_000, "shared"), "n": 1}], "flag": True}
