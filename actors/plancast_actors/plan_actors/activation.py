@@ -32,6 +32,7 @@ from plancast_bus import fault_injection
 from plancast_bus.errors import BusUnavailable, PublishRefused
 from plancast_bus.events.codec import unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.lazy_object import LazyObject
 from plancast_bus.fault_injection import CrashPoint
 from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary, sealed_part
 from plancast_bus.ports.effects import Effect, Publish, SealHistory, SetTimer, Share
@@ -55,8 +56,8 @@ class Activation:
     """
 
     __slots__ = (
-        "_has_sent", "_machine_hash", "_machine_put_at", "_remembered", "_sealed", "_tail", "_tail_bytes", "_values",
-        "conflicts", "correlation_id", "host", "laps", "loaded", "plan", "processed", "revision",
+        "_has_sent", "_machine_hash", "_machine_put_at", "_needed", "_remembered", "_sealed", "_tail", "_tail_bytes",
+        "_values", "conflicts", "correlation_id", "host", "laps", "loaded", "plan", "processed", "revision",
         "unsettled", "version",
     )  # fmt: skip
 
@@ -69,6 +70,8 @@ class Activation:
         """Measures the current turn if it is sampled."""
         self.unsettled: dict[str, dict[str, float]] = {}
         """Model usage of abandoned turns, until a committed turn counts it."""
+        self._needed: frozenset[str] = frozenset()
+        """Names of the large results that the turn to come reads."""
         self.unload()
 
     def unload(self) -> None:
@@ -93,6 +96,11 @@ class Activation:
         self.unload()
         self.loaded = new
         return new
+
+    def need(self, results: frozenset[str]) -> None:
+        """Drop a turn that has read results that were not loaded; the next :meth:`load` reads these too."""
+        self.unload()
+        self._needed |= results
 
     def assume_new(self, event: EventEnvelope) -> bool:
         """Treat the plan of a goal as not begun, which saves a read; the commit's compare-and-set proves it."""
@@ -156,8 +164,12 @@ class Activation:
             else:
                 state, processed_before = unpack(checkpoint.state), b""
             machine = await self.host.machine(state.pop("machine", ""))
-            self.plan = PlanContext.from_dict(state | {"state_machine": machine})
-            self._machine_hash = machine.hash if machine is not None else ""
+            plan = PlanContext.from_dict(state | {"state_machine": machine})
+            if isinstance(plan.results, LazyObject):
+                assert self._values is not None
+                names = self._needed if self.host.environment.is_moved_by_machine(plan) else None
+                plan.results = await self._values.loaded(plan.results, names)
+            self.plan, self._machine_hash = plan, machine.hash if machine is not None else ""
             self.revision, self.version = checkpoint.revision, checkpoint.version
             self._sealed = checkpoint.sealed
             self._has_sent = bool(checkpoint.outbox)
@@ -171,7 +183,7 @@ class Activation:
             self.host.activations += 1
             emitted = self.host.take_emitted(self.correlation_id)
             if emitted is not None and emitted.version == checkpoint.version:
-                for request, sequence in zip(self.plan.requests.values(), emitted.sequences, strict=False):
+                for request, sequence in zip(plan.requests.values(), emitted.sequences, strict=False):
                     request.sequence = sequence
             else:
                 await self.emit(checkpoint.outbox, since=checkpoint.summary.updated_at)
@@ -332,7 +344,7 @@ class Activation:
 
     def committed(self, turn: Turn, checkpoint: Checkpoint, version: int) -> None:
         """Adopt the state of a turn that is durable."""
-        self.plan, self.loaded, self.version = turn.plan, True, version
+        self.plan, self.loaded, self.version, self._needed = turn.plan, True, version, frozenset()
         before = self._tail_bytes if checkpoint.sealed == self._sealed else 0
         self._tail, self._tail_bytes = checkpoint.timeline, before + len(checkpoint.timeline[-1])
         self.revision, self._sealed = checkpoint.revision, checkpoint.sealed

@@ -20,6 +20,7 @@ from plancast_actors.telemetry.samples import Laps, laps_of
 from plancast_bus import fault_injection
 from plancast_bus.errors import CommitConflict
 from plancast_bus.events.codec import REFERENCE_TYPES
+from plancast_bus.events.lazy_object import NotLoaded
 from plancast_bus.fault_injection import CrashPoint
 
 _T = TypeVar("_T")
@@ -153,6 +154,9 @@ class FastTurn:
             step = self._steps.throw(error) if error is not None else self._steps.send(result)
         except StopIteration as stopped:
             self._end(stopped.value)
+        except NotLoaded as needed:
+            self._state.need(needed.names)
+            self._end(False)
         except (Exception, asyncio.CancelledError):  # the slow path runs into it again, and handles it
             if self._committing:
                 self._state.conflicts += 1

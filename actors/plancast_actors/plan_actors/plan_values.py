@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from math import inf
 from typing import Any, Final
 
@@ -13,8 +14,9 @@ from plancast.turn_record.serialization_check import checked
 from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.events.codec import pack, unpack
 from plancast_bus.events.folding import PART_BYTES, Folded, Folder, Unfolding, reference_to
+from plancast_bus.events.lazy_object import LazyObject
 from plancast_bus.ports.checkpoints import Checkpoint
-from plancast_bus.ports.values import HeldValues, ValueStore, unfold
+from plancast_bus.ports.values import HeldValues, ValueStore, unfold, unfold_by
 
 RENEWAL: Final = 3_600.0
 """Seconds after which values that no checkpoint refers to yet are stored again; far less than their minimum age for the
@@ -59,21 +61,39 @@ class PlanValues:
         """Those of the added contents that are not known to be stored."""
 
     async def load(self, checkpoint: Checkpoint) -> tuple[dict[str, Any], bytes]:
-        """Read the state of a checkpoint in full, and the ids of processed events before those in it.
+        """Read the state of a checkpoint, and the ids of processed events before those in it.
+
+        Results over ``plans.inline_bytes`` are not loaded: :meth:`loaded`.
 
         Raises:
             UnreadableValue: a value is missing or damaged.
             BusUnavailable: the store cannot be reached.
         """
         self._tenant = checkpoint.summary.tenant_id
-        packed = [each for each in (checkpoint.state, checkpoint.processed_before) if each]
-        (state, *sealed), references = await unfold(self._store, self._tenant, self._plan, packed)
+
+        def read(unfolding: Unfolding) -> tuple[dict[str, Any], bytes]:
+            before = checkpoint.processed_before
+            state = unfolding.read_lazily(checkpoint.state, "results", self._limits.inline_bytes)
+            return state, unfolding.read(before) if before else b""
+
+        (state, sealed), references = await unfold_by(read, self._store, self._tenant, self._plan)
         timeline = Unfolding({})
         for entry in checkpoint.timeline:
             timeline.read(entry)
         self._known = {*references, *timeline.references}
-        self._sealed = b"".join(sealed)
-        return dict(state), self._sealed
+        self._sealed = sealed
+        return state, sealed
+
+    async def loaded(self, results: LazyObject, names: Container[str] | None) -> dict[str, Any]:
+        """Return the results of the loaded state with the values of these names, or all values, in their places.
+
+        Raises as :meth:`load`.
+        """
+        unloaded = {name: each for name, each in results.unloaded.items() if names is None or name in names}
+        folded = [pack(each.part.folded) for each in unloaded.values()]
+        values, _ = await unfold(self._store, self._tenant, self._plan, folded)
+        results.update(zip(unloaded, values, strict=True))
+        return results if results.unloaded else dict(results)
 
     def stage(self, turn: Turn, machine: str, *, of_code: bool) -> tuple[bytes, bytes]:
         """Fold the state and the timeline entry of a turn; returns them packed.

@@ -28,6 +28,7 @@ from plancast_bus.errors import BusUnavailable, CommitConflict, InvalidEnvelope,
 from plancast_bus.event_data import in_full
 from plancast_bus.events.codec import REFERENCE_TYPES
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.lazy_object import NotLoaded
 from plancast_bus.fault_injection import CrashPoint
 from plancast_bus.ports.effects import Publish
 from plancast_bus.ports.trees import tree_name
@@ -177,7 +178,12 @@ class SlowTurn:
             await state.patiently(self._host.bus.seals.prepare)
         if (place := turn.new_child) is not None and (refusal := await self._refusal(place)):
             return await self._refuse_child(turn, refusal)
-        ran = await self._run(turn)
+        try:
+            ran = await self._run(turn)
+        except NotLoaded as needed:
+            turn.close()
+            state.need(needed.names)
+            return None
         return ran if isinstance(ran, Outcome) else await self._conclude(*ran)
 
     async def _conclude(self, turn: Turn, result: TurnOutcome) -> Outcome | None:
@@ -210,13 +216,19 @@ class SlowTurn:
         return turn
 
     async def _run(self, turn: Turn) -> tuple[Turn, TurnOutcome] | Outcome:
-        """Run a turn; returns the turn to go on with (another one, if it failed), or the outcome of a retry."""
+        """Run a turn; returns the turn to go on with (another one, if it failed), or the outcome of a retry.
+
+        Raises:
+            NotLoaded: the turn is to be taken again with these results.
+        """
         try:
             try:
                 return turn, await self._run_turn(turn)
             except BaseException:
                 self._state.abandon(turn)
                 raise
+        except NotLoaded:
+            raise
         except Interrupted as interrupted:
             if turn.goal is None or self._state.revision:  # a plan that has waited for others exists
                 raise

@@ -8,9 +8,9 @@ since. So a host may die at any point, and so may the collector.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from plancast_bus.errors import UnreadableValue
 from plancast_bus.events.codec import pack
@@ -18,6 +18,7 @@ from plancast_bus.events.folding import Reference, Unfolding, digest_of
 from plancast_bus.events.references import Writer
 from plancast_bus.ports.checkpoints import Checkpoint
 
+_T = TypeVar("_T")
 FRAME_BYTES = 512 * 1024
 """Largest part of a content in one message. Part of the stored format."""
 
@@ -137,12 +138,33 @@ async def unfold(
     ``stored_at`` receives what :meth:`ValueStore.get` gives it. Raises as that; InvalidEnvelope: they have more than
     ``max_bytes``.
     """
+
+    def read(unfolding: Unfolding) -> list[Any]:
+        return [unfolding.read(each) for each in packed]
+
+    return await unfold_by(read, store, tenant, plan, max_bytes=max_bytes, writer=writer, stored_at=stored_at)
+
+
+async def unfold_by(
+    read: Callable[[Unfolding], _T],
+    store: ValueStore,
+    tenant: str,
+    plan: str,
+    *,
+    max_bytes: int | None = None,
+    writer: Writer = "runtime",
+    stored_at: dict[bytes, float] | None = None,
+) -> tuple[_T, dict[bytes, Reference]]:
+    """Return what a function reads from the folded values of a plan, and the references that it met; as :func:`unfold`.
+
+    The function is called again with the contents that it has missed.
+    """
     contents: dict[bytes, bytes] = {}
     while True:
         unfolding = Unfolding(contents, max_bytes)
-        values = [unfolding.read(each) for each in packed]
+        value = read(unfolding)
         if not unfolding.missing:
-            return values, unfolding.references
+            return value, unfolding.references
         contents |= await _got(store, tenant, plan, unfolding.missing.values(), writer, stored_at)
 
 

@@ -14,6 +14,7 @@ from cel_expr_python import cel
 
 from plancast.errors import ConditionFailed, InvalidCondition
 from plancast.state_machine.condition_cost import MAX_COST, Cost
+from plancast_bus.events.lazy_object import NotLoaded
 
 ROOTS: Final = ("event", "goal_data", "results", "plan")
 """The names that an expression may use."""
@@ -73,6 +74,8 @@ class Condition:
             data = {root: _projected(roots[root], fields, 0) for root, fields in self._fields.items()}
             result = self._expression.eval(data=data)
             kind, value = result.type(), result.value()
+        except NotLoaded:
+            raise
         except _Unfit as unfit:
             raise ConditionFailed(f"condition {_shown(self.source)} failed: {unfit}") from None
         except Exception as error:

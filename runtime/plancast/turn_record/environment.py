@@ -116,18 +116,22 @@ class TurnEnvironment:
 
     def runs_itself(self, event: EventEnvelope, plan: PlanContext | None) -> bool:
         """True if a state machine alone moves the plan: the event certainly calls no code of the app and no schema."""
-        if self.listeners:
-            return False
         if plan is not None:
-            return bool(plan.state_machine) and not plan.decider and self.transition_handler(plan) is None
+            return self.is_moved_by_machine(plan)
         planner = self.goals.get(event.type)
         return (
-            planner is not None
+            not self.listeners
+            and planner is not None
             and not planner.transition_handler
             and planner.goal_handler(event.type) is None
             and planner.machine(event.type) is not None
             and planner.goal_schema(event.type) is None
         )
+
+    def is_moved_by_machine(self, plan: PlanContext) -> bool:
+        """True if a state machine alone moves a plan: no code of the app sees it."""
+        coded = self.listeners or plan.decider or self.transition_handler(plan) is not None
+        return bool(plan.state_machine) and not coded
 
     def missing_code(self, plan: PlanContext) -> str | None:
         """Why a plan cannot continue: the planner version that began it is gone; None when it is there."""

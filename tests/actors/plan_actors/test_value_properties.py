@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.actors.maintenance.test_value_gc import DAY, time_passes
 
-from plancast import App, PlanContext, Planner, Settings, StateConfig, StateTransition
+from plancast import App, PlanContext, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
 from plancast.testing import ManualClock, PlancastTest
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.maintenance.value_use import examine_values
@@ -35,6 +35,16 @@ class Step(NamedTuple):
     """Days that pass after it, each with four scans of the collector."""
 
 
+class Move(NamedTuple):
+    """An event that moves a plan by its machine: to another place, or to a state that reads results and comes back."""
+
+    event: Literal["go", "quote", "look"]
+    to: str
+    value: Any
+    fault: Fault | None
+    at: int
+
+
 TEXTS = st.builds(
     lambda word, length: f"{word} " * (length // 2),
     st.sampled_from("abc"),
@@ -51,13 +61,23 @@ STEPS = st.builds(
     Step, st.sampled_from(["set", "set", "append", "remove"]), st.sampled_from("pqr"), VALUES,
     st.sampled_from([None, "crash", "crash", "two hosts"]), st.integers(0, 12), st.sampled_from([0, 0, 1]),
 )  # fmt: skip
+MOVES = st.builds(
+    Move, st.sampled_from(["go", "go", "go", "quote", "look"]), st.sampled_from("pqr"), VALUES,
+    st.sampled_from([None, "crash", "crash", "crash", "two hosts"]), st.integers(0, 8),
+)  # fmt: skip
+
+
+def in_full(value: Any) -> Any:
+    """Return a value; ``{"repeat": [word, times]}`` is a text."""
+    if isinstance(value, dict) and "repeat" in value:
+        word, times = value["repeat"]
+        return word * times
+    return value
 
 
 def change(results: dict[str, Any], do: str, key: str, value: Any) -> None:
-    """Carry out a step, on the plan or the dictionary. ``{"repeat": [word, times]}`` is a text that no event has."""
-    if isinstance(value, dict) and "repeat" in value:
-        word, times = value["repeat"]
-        value = word * times
+    """Carry out a step, on the plan or the dictionary; they have texts that no event has."""
+    value = in_full(value)
     if do == "set":
         results[key] = value
     elif do == "append":
@@ -87,6 +107,14 @@ def an_app() -> App:
     return App("changing", planners=[planner])
 
 
+def settings_of_test() -> Settings:
+    chosen = Settings()
+    chosen.plans.sweep_seconds = 0  # only when the test says so
+    chosen.plans.inline_bytes = 4_096
+    chosen.bus.max_event_bytes = 16_384
+    return chosen
+
+
 class Faulty(PlancastTest):
     """A deployment whose hosts call ``strike`` before and after each write."""
 
@@ -101,7 +129,7 @@ class Faulty(PlancastTest):
         return PlanHost(self.app, bus, self.settings, name=name, clock=self.clock, tracing=self.tracing)
 
 
-async def take(env: Faulty, plan: Any, step: Step, done: int) -> bool:
+async def take(env: Faulty, sending: Awaitable[Any], step: Step | Move, is_done: Callable[[], Awaitable[bool]]) -> bool:
     """Send a step, with its fault; returns once its turn is committed. True if the fault has struck."""
     passed, struck, go_on = 0, asyncio.Event(), asyncio.Event()
 
@@ -112,11 +140,8 @@ async def take(env: Faulty, plan: Any, step: Step, done: int) -> bool:
             struck.set()
             await go_on.wait()
 
-    async def is_done() -> bool:
-        return bool((await plan.state())["results"].get("done") == done)
-
     env.strike = strike if step.fault else None
-    sent = asyncio.ensure_future(plan.signal("change", {"do": step.do, "key": step.key, "value": step.value}))
+    sent = asyncio.ensure_future(sending)
     abandoned: PlanHost | None = None
     async with asyncio.timeout(120):
         while not await is_done():
@@ -145,17 +170,18 @@ AGAIN = [Step("set", "p", {"repeat": ["a", 9_000]}, None, 0, 0), *[Step("set", "
 @given(steps=st.lists(STEPS, min_size=1, max_size=8))
 def test_a_plan_holds_what_a_dictionary_does(steps: list[Step]) -> None:
     async def run() -> None:
-        chosen = Settings()
-        chosen.plans.sweep_seconds = 0  # only when the test says so
-        chosen.plans.inline_bytes = 4_096
-        chosen.bus.max_event_bytes = 16_384
-        async with Faulty(an_app(), settings=chosen, clock=ManualClock()) as env:
+        async with Faulty(an_app(), settings=settings_of_test(), clock=ManualClock()) as env:
             plan, expected = await env.submit("change.goal", {}), {"done": 0}
             async with asyncio.timeout(60):
                 while not await plan.history():
                     await asyncio.sleep(0.001)
             for done, step in enumerate(steps, 1):
-                struck = await take(env, plan, step, done)
+
+                async def is_done(done: int = done) -> bool:
+                    return bool((await plan.state())["results"].get("done") == done)
+
+                sending = plan.signal("change", {"do": step.do, "key": step.key, "value": step.value})
+                struck = await take(env, sending, step, is_done)
                 assert struck == bool(step.fault) or step.at
                 change(expected, step.do, step.key, step.value)
                 expected["done"] = done
@@ -163,6 +189,95 @@ def test_a_plan_holds_what_a_dictionary_does(steps: list[Step]) -> None:
                 results = (await plan.state())["results"]
                 assert {key: results[key] for key in results if key in expected} == expected
                 assert not {"p", "q", "r", "list"} & results.keys() - expected.keys()
+                assert not (await examine_values(env.bus, 1 << 30)).faults
+
+    asyncio.run(run())
+
+
+def a_machine() -> dict[str, StateConfig]:
+    """Three places, each of which keeps what the plan leaves it with; moves to the others read what these keep."""
+
+    def way(event: str, to: str, condition: str) -> StateTransition:
+        return StateTransition(on_event=event, to_state=to, condition=condition)
+
+    places = {
+        place: StateConfig(
+            state_name=place,
+            transitions=[
+                *[way("go", to, f"event.data.to == '{to}'") for to in "pqr"],
+                *[way("quote", f"quote {to}", f"event.data.to == '{to}'") for to in "pqr"],
+                way("look", "p", "has(results.q) && has(results.q.value) && results.q.value == event.data.value"),
+                way("look", "r", "true"),
+            ],
+        )
+        for place in "pqr"
+    }
+    asked = {
+        f"quote {place}": StateConfig(
+            state_name=f"quote {place}",
+            action=StateAction(
+                event_type="quote.requested", response_event="quote.completed",
+                data={"said": f"{{{{results.{place}?}}}}", "to": place},
+            ),
+            transitions=[StateTransition(on_event="quote.completed", to_state=place)],
+        )
+        for place in "pqr"
+    }  # fmt: skip
+    return {"start": StateConfig(state_name="start", default_next="p")} | places | asked
+
+
+def a_moving_app() -> App:
+    planner, worker = Planner("moving"), Worker("quoting")
+
+    @planner.on_goal("move.goal")
+    async def begin(goal: Any, context: Any) -> None:
+        await (await PlanContext.create_from_goal(goal, a_machine())).execute_next()
+
+    @worker.on_task("quote.requested")
+    async def quote(task: Any, context: Any) -> Any:
+        return task.data
+
+    return App("moving", planners=[planner], workers=[worker])
+
+
+def move(expected: dict[str, Any], place: str, step: Move) -> tuple[str, int]:
+    """Carry out a move on the dictionary; returns where it leads, and the number of turns."""
+    data = {"to": step.to, "value": in_full(step.value)}
+    equal = "q" in expected and step.event == "look" and expected["q"].get("value") == data["value"]
+    expected[place] = data
+    if step.event == "go":
+        return step.to, 1
+    if step.event == "look":
+        return ("p" if equal else "r"), 1
+    expected[f"quote {step.to}"] = {"said": expected.get(step.to), "to": step.to}
+    return step.to, 2
+
+
+LARGE = {"repeat": ["a", 40_000]}
+KEPT = [Move("go", "q", LARGE, None, 0), Move("go", "r", LARGE, None, 0)]
+
+
+@settings(max_examples=40)
+@example(moves=[*KEPT, *[Move(event, "q", LARGE, "crash", at) for event in ("go", "quote", "look") for at in range(3)]])
+@given(moves=st.lists(MOVES, min_size=1, max_size=8))
+def test_a_plan_whose_results_are_loaded_when_they_are_read_holds_what_a_dictionary_does(moves: list[Move]) -> None:
+    async def run() -> None:
+        async with Faulty(a_moving_app(), settings=settings_of_test(), clock=ManualClock()) as env:
+            plan, place, expected, turns = await env.submit("move.goal", {}), "p", dict[str, Any](), 1
+
+            async def is_done() -> bool:
+                return len(await plan.history()) >= turns
+
+            async with asyncio.timeout(60):
+                while not await is_done():
+                    await asyncio.sleep(0.001)
+            for step in moves:
+                place, more = move(expected, place, step)
+                turns += more
+                await take(env, plan.signal(step.event, {"to": step.to, "value": in_full(step.value)}), step, is_done)
+                state = await plan.state()
+                assert (state["results"], state["current_state"]) == (expected, place)
+                assert len(await plan.history()) == turns
                 assert not (await examine_values(env.bus, 1 << 30)).faults
 
     asyncio.run(run())
