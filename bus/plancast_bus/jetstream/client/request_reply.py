@@ -267,8 +267,10 @@ class Requester:
 
     def _expire(self) -> None:
         # Requests all wait equally long, so the oldest come first.
-        self._sweep = None
+        assert self._sweep is not None
         now = self._loop.time()
+        self._silent_since += now - self._sweep.when()  # the event loop was blocked: no answer could be read
+        self._sweep = None
         requests = self._requests
         while requests:
             token = next(iter(requests))

@@ -17,6 +17,7 @@ from plancast_bus.jetstream import connect
 from plancast_bus.jetstream.client import request_reply
 from plancast_bus.jetstream.client.api import JetStreamApi
 from plancast_bus.jetstream.client.connection import Connection
+from plancast_bus.jetstream.client.request_reply import Requester
 from plancast_bus.nats_server.process import NatsServer
 from plancast_bus.settings import BusSettings, NatsSettings
 
@@ -43,6 +44,7 @@ async def test_a_server_that_answers_nothing_is_left_after_longer_and_longer(
         bus = await connect(NatsSettings(url=server.url, publish_timeout=60.0), BusSettings())
         left: list[float] = []
         monkeypatch.setattr(bus._connection, "move_on", left.append)
+        await bus.clock.stop()
         client, requester = bus._connection.client, bus._requester
 
         async def answer(message: Msg) -> None:
@@ -71,16 +73,45 @@ async def test_a_server_that_answers_others_is_not_left(tmp_path: Path, monkeypa
     async with NatsServer(tmp_path / "nats") as server:
         bus = await connect(NatsSettings(url=server.url, publish_timeout=1.5), BusSettings())
         await bus.ensure_streams()
-        monkeypatch.setattr(request_reply, "SILENCE", 1.0)
-        bus._requester._patience = 1.0
+        await bus.clock.stop()
         left: list[float] = []
         monkeypatch.setattr(bus._connection, "move_on", left.append)
+        requester = bus._requester
         await bus._connection.client.subscribe("silent")
-        silent = await bus._requester.send("silent", b"")
-        while not silent.done():
-            await bus.registry.put("test", "one", {})
+        silent = await requester.send("silent", b"")
+
+        requester._silent_since -= 60.0
+        await bus.registry.put("test", "one", {})
+        _sweep_with(requester, patience=30.0)
+        assert left == []
+
+        requester._silent_since -= 60.0
+        _sweep_with(requester, patience=30.0)
+        assert len(left) == 1
         with pytest.raises(BusUnavailable):
             await silent
+        await bus.close()
+
+
+@pytest.mark.usefixtures("in_cluster")
+async def test_a_blocked_event_loop_is_no_silence_of_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with NatsServer(tmp_path / "nats") as server:
+        bus = await connect(NatsSettings(url=server.url, publish_timeout=20.0), BusSettings())
+        await bus.ensure_streams()
+        left: list[float] = []
+        monkeypatch.setattr(bus._connection, "move_on", left.append)
+        await bus.clock.stop()
+        requester, loop = bus._requester, asyncio.get_running_loop()
+        asked = await requester.send("$JS.API.INFO", b"")
+        # As after a handler that computes for a minute: the timer is late, and the answer not read yet.
+        assert requester._sweep is not None
+        requester._sweep.cancel()
+        requester._silent_since -= 60.0
+        requester._sweep = loop.call_at(loop.time() - 60.0, requester._expire)
+        _sweep_with(requester, patience=30.0)
+        await asked
         assert left == []
         await bus.close()
 
@@ -99,6 +130,13 @@ async def test_a_connection_that_moves_on_sends_its_requests_again(tmp_path: Pat
         await client.subscribe("asked", cb=answer)
         assert (await bus._requester.request("asked")).data == b"{}"
         await bus.close()
+
+
+def _sweep_with(requester: Requester, patience: float) -> None:
+    assert requester._sweep is not None
+    requester._sweep.cancel()
+    requester._patience = patience
+    requester._expire()
 
 
 async def _ask_again(api: JetStreamApi) -> None:
