@@ -183,7 +183,7 @@ def asks_while_paused(state: Fields) -> bool:
         return False
     if WAITING_FOR not in (state.get("results") or {}):
         return not by_planner  # its handlers have paused it
-    return wait_action(state).get("pause_reason", "await_input") in ANSWERED_BY_PEOPLE
+    return str(wait_action(state).get("pause_reason", "await_input")) in ANSWERED_BY_PEOPLE
 
 
 def awaited_event(config: Fields, people: Collection[str]) -> str | None:
@@ -208,10 +208,10 @@ def wait_action(state: Fields) -> Fields:
     """The planner's current WAIT action; empty when there is none."""
     expected = state["results"].get(WAITING_FOR)
     for step in reversed(state.get("trajectory") or ()):
-        action = ((step.get("decision") or {}).get("next_action")) or {}
-        if action.get("action") == "wait" and action.get("expected_event") == expected:
-            found: Fields = action
-            return found
+        decision = step.get("decision") if isinstance(step, Mapping) else None  # code of the app may write into it
+        action = decision.get("next_action") if isinstance(decision, Mapping) else None
+        if isinstance(action, Mapping) and action.get("action") == "wait" and action.get("expected_event") == expected:
+            return action
     return {}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from plancast import App, DeterministicPlanner, PauseStep, PlanHandle, Planner, Worker
+from plancast.plan.record import WAITING_FOR
 from plancast.plan_store.listed_status import ListedStatuses
 from plancast.testing import MemoryBus, PlancastTest
 from plancast_bus.ports.checkpoints import Committed
@@ -38,6 +39,8 @@ def make_app() -> App:
         from plancast import PlanContext
 
         plan = await PlanContext.create_from_goal(goal, {**MACHINE})
+        if goal.data.get("trajectory"):
+            plan.trajectory, plan.results[WAITING_FOR] = goal.data["trajectory"], "it"
         await plan.pause("a person has to look")
 
     asking = PauseStep("approval_required", None, "trip.decided", when=lambda run: "trip.decided" not in run.results)
@@ -113,6 +116,21 @@ async def test_what_waits_is_listed_without_reading_a_plan(env: PlancastTest, mo
     assert (await ids(env, "waiting"), await ids(env, "paused")) == (["held", "trip"], ["bill"])
     with pytest.raises(AssertionError, match="bill is read"):
         await ListedStatuses(env.bus.checkpoints, nobody).read(old)
+
+
+@pytest.mark.parametrize(
+    ("step", "status"),
+    [
+        (1, "waiting"),
+        ({"decision": 1}, "waiting"),
+        ({"decision": {"next_action": 1}}, "waiting"),
+        ({"decision": {"next_action": {"action": "wait", "expected_event": "it", "pause_reason": []}}}, "paused"),
+    ],
+)
+async def test_a_plan_into_whose_trajectory_its_handlers_write_is_listed(
+    env: PlancastTest, step: Any, status: str
+) -> None:
+    await until(env, await env.submit("held.goal", {"trajectory": [step]}, correlation_id="odd"), status)
 
 
 async def test_pages_of_what_waits_follow_each_other(env: PlancastTest) -> None:
