@@ -33,6 +33,8 @@ def answer_of(
     event_type, data = record.answer or ("", {})
     of_plan = own or is_of_plan(record, request)
     waits_for, owner, reason = "", "" if of_plan else _plan_of(record.envelope), record.reason
+    if record.attempt > 1:
+        suffix = f":{record.attempt}{suffix}"  # not that of the answer about an earlier attempt
     if record.state is EffectState.UNKNOWN:
         event_type = unknown_event(expected) if expected else ""
         if record.task != idempotency_key(request):

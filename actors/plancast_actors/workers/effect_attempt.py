@@ -350,9 +350,12 @@ class EffectAttempt(EffectDelivery):
     def _ended(
         self, begun: EffectRecord, state: EffectState, answer: tuple[str, Any] | None, reason: str = ""
     ) -> EffectRecord:
-        """The record of an attempt's end; whatever that is, it is done if an earlier attempt has done it meanwhile."""
+        """The record of an attempt's end; whatever that is, it is done if an earlier attempt has done it meanwhile, and
+        not known to have failed if the end of one is not known."""
         if begun.state is EffectState.BEGUN and begun.answer is not None and state is not EffectState.DONE:
             state, answer, reason = EffectState.DONE, begun.answer, ""
+        elif begun.state is EffectState.BEGUN and begun.reason and state is EffectState.FAILED:
+            state, answer, reason = EffectState.UNKNOWN, None, begun.reason
         return self._moved(begun, state, answer=answer, reason=reason)
 
     async def _finish(self, end: EffectRecord, version: int) -> Response | None:
@@ -371,10 +374,18 @@ class EffectAttempt(EffectDelivery):
         if record.writer == self._writer and record.state is end.state:
             return self._answer(record)
         is_later = record.task == end.task and record.attempt > end.attempt
-        if is_later and record.state is EffectState.BEGUN and end.state is EffectState.DONE:
+        if is_later and record.state is EffectState.BEGUN and end.state is not EffectState.FAILED:
             # Answered, and perhaps undone, at the end of that attempt only. Its process keeps the request alive.
-            await self._write(self._moved(record, EffectState.BEGUN, answer=end.answer), version)
+            told = {"answer": end.answer or record.answer, "reason": end.reason or record.reason}
+            await self._write(self._moved(record, EffectState.BEGUN, **told), version)
             raise HeldBack(self._deliveries, longest=None)
+        if is_later and record.state is EffectState.FAILED and end.state is EffectState.UNKNOWN:
+            # Numbered like a further attempt: its plan has been told that this one has failed.
+            unknown = self._moved(
+                record, EffectState.UNKNOWN, attempt=record.attempt + 1, answer=None, reason=end.reason
+            )
+            await self._write(unknown, version)
+            return self._answer(unknown)
         same = record.task == end.task and record.attempt == end.attempt
         replaced: tuple[EffectState, ...] = ()
         if end.state is EffectState.DONE and record.task == end.task:

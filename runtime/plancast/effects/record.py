@@ -47,7 +47,10 @@ class EffectRecord(NamedTuple):
     Of an effect that is begun: an earlier attempt, which was given up for lost, has done it meanwhile.
     """
     reason: str = ""
-    """Why the effect is unknown, for people; or why a done one's result could not be sent, or its undo failed."""
+    """Why the effect is unknown, for people; or why a done one's result could not be sent, or its undo failed.
+
+    Of an effect that is begun: why the end of an earlier attempt, which was given up for lost, is not known.
+    """
     undo: str = ""
     """Id of the request that undoes it."""
     failed_undos: tuple[str, ...] = ()

@@ -225,6 +225,59 @@ async def test_what_a_process_that_comes_back_has_done_is_told_at_the_end_of_the
     assert not bench.world.streams["results"].messages
 
 
+@pytest.mark.parametrize("is_ended", [False, True])
+@pytest.mark.parametrize(("end", "outcome"), [("failed", "unknown"), ("done", "done")])
+async def test_an_attempt_whose_end_is_not_known_late_leaves_it_to_a_person_unless_it_was_done_since(
+    bench: Bench, end: str, outcome: str, is_ended: bool
+) -> None:
+    strike, begun, gate = Strike(bench, 3), asyncio.Event(), asyncio.Event()
+
+    async def first(task: Any, context: Any) -> Any:
+        await strike.step()
+        raise RetryableError("the bank does not answer")
+
+    async def second(task: Any, context: Any) -> Any:
+        begun.set()
+        await gate.wait()
+        if end == "failed":
+            raise TerminalError("declined")
+        return {"by": "second"}
+
+    for handler, run in ((first, partial(strike.run, bench)), (second, bench.run)):
+        worker = Worker("bank")
+        worker.on_task(CHARGE, effect=Effect(key="{{data.invoice}}", repeat="never"))(handler)
+        await run(worker)
+        if handler is first:
+            request = await bench.ask()
+            await bench.until(strike.struck.is_set)
+    note = read_note((await bench.answer()).metadata)
+    assert note is not None
+    await bench.resolve(request, note.address, "not_done", attempt=1)
+    await bench.until(begun.is_set)
+    answers = []
+    if is_ended:
+        gate.set()
+        answers.append(outcome_of(await bench.answer()))
+    strike.thaw()
+    while not is_ended and not (await bench.records())[0].reason:
+        await asyncio.sleep(0.001)
+        await bench.clock.advance(0.5)
+    gate.set()
+    if not is_ended or end == "failed":
+        answer = await bench.answer()
+        answers.append(outcome_of(answer))
+        assert answer.parent_event_id == request.id
+    await bench.settled()
+    assert answers == ([end] if is_ended and end != outcome else []) + [outcome]
+    record = (await bench.records())[0]
+    assert (record.state, record.attempt) == (outcome, 3 if is_ended and end == "failed" else 2)
+    if outcome == "unknown":
+        await bench.resolve(request, note.address, "done", result={"by": "ann"}, attempt=record.attempt, id="p:9-0")
+        assert (await bench.answer()).data == {"by": "ann"}
+    await bench.settled()
+    assert not bench.world.streams["results"].messages
+
+
 @pytest.mark.parametrize("kind", ["key", "look_up", "never"])
 async def test_what_was_done_late_is_told_and_not_done_again_if_the_attempt_begun_since_dies(
     bench: Bench, kind: str
@@ -763,7 +816,8 @@ async def test_a_decision_that_is_delivered_again_changes_nothing(bench: Bench, 
         await bench.resolve(request, note.address, outcome, result={"charge": 7}, id=f"{request.id}:{by}")
     await bench.settled()
     answer = await bench.answer()
-    assert (outcome_of(answer), answer.parent_event_id, answer.id) == (expected, request.id, f"answer:{request.id}")
+    of_attempt = f"answer:{request.id}" + (":2" if outcome == "not_done" else "")
+    assert (outcome_of(answer), answer.parent_event_id, answer.id) == (expected, request.id, of_attempt)
     assert len(bench.bank.charges) == acts
     assert not bench.world.streams["results"].messages
 
