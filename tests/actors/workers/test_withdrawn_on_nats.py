@@ -53,7 +53,7 @@ def bank(folder: Path, kind: str) -> Worker:
         @worker.reconcile(CHARGE)
         async def find(task: Any, context: Any) -> Outcome:
             if (folder / "hang").exists():
-                (folder / "looks").touch()
+                (folder / "looks").write_text("i")
                 await asyncio.Event().wait()
             return Outcome.done({"charge": "found"})
 
@@ -63,7 +63,7 @@ def bank(folder: Path, kind: str) -> Worker:
 async def _killed(server: NatsServer, folder: Path, kind: str, reached: str) -> None:
     """Start a process, and kill it once it has reached something."""
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", _PROCESS, server.url, str(folder), kind)
-    while not (folder / reached).exists():
+    while not (folder / reached).exists() or not (folder / reached).read_text():
         assert process.returncode is None
         await asyncio.sleep(0.01)
     process.kill()
