@@ -170,7 +170,6 @@ def test_the_document_has_a_place_for_it() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_all_processes_of_the_product_are_sampled() -> None:
     # In a process of its own: Ray's workers are sampled only where Ray is started with the sampler in its environment.
     run = subprocess.run([sys.executable, "-c", PROFILE], cwd=ROOT, capture_output=True, text=True, timeout=200)

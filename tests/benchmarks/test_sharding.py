@@ -255,7 +255,6 @@ def test_without_rows_the_figures_are_those_that_are_stated(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_the_streams_are_measured_with_and_without_replicas(tmp_path: Path) -> None:
     rows = await streams.measure(50, 500, lambda text: None)
 

@@ -17,7 +17,6 @@ SECONDS = 25
 PLANS = 2
 
 
-@pytest.mark.timeout(240)
 async def test_every_promise_is_kept_while_processes_are_killed_and_stopped() -> None:
     seed = os.environ.get("PLANCAST_TEST_SEED", str(random.randrange(10**6)))
     asked = ["--seconds", str(SECONDS), "--seed", seed, "--rate", "30", "--plans", str(PLANS), "--quiet"]

@@ -14,7 +14,7 @@ from tests.cluster.ray_nodes import RayNodes
 from plancast import Settings
 from plancast_actors.deployment.deployment import Deployment
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 Deploy = Callable[..., Awaitable[Deployment]]
 
 

@@ -16,7 +16,7 @@ from plancast_actors.deployment.watch import DeploymentWatch
 from plancast_bus.jetstream import connect
 from plancast_bus.nats_server.process import NatsServer
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.chaos
 Deploy = Callable[..., Awaitable[Deployment]]
 
 

@@ -13,7 +13,7 @@ from plancast import Settings
 from plancast_actors.deployment.deployment import Deployment
 from plancast_bus.nats_server.process import NatsServer
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.chaos
 Deploy = Callable[..., Awaitable[Deployment]]
 
 

@@ -28,7 +28,6 @@ from plancast_bus.nats_server.process import NatsServer
 
 pytestmark = [
     pytest.mark.chaos,
-    pytest.mark.timeout(300),
     # Ray leaves the log of its client's server open.
     pytest.mark.filterwarnings("ignore:.*ray_client_server:pytest.PytestUnraisableExceptionWarning"),
 ]

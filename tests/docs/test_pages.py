@@ -18,8 +18,6 @@ from tests.docs.running import Reader, SharedRun, environment
 from plancast.cli.root import app
 from plancast.settings import Settings
 
-pytestmark = pytest.mark.timeout(180)
-
 _FENCED = re.compile(r"^( *)(`{3,}).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 README_MARKS = {
     "$ make setup": {"not run": "it makes the environment that the tests run in"},

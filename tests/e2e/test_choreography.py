@@ -24,7 +24,7 @@ from plancast.testing import Answer, ModelRequest, ModelServer
 from plancast_actors.deployment.deployment import Deployment
 from plancast_actors.deployment.local import LocalRuntime
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.asyncio(loop_scope="session")]
 PATIENCE = 90.0
 KEY = "sk-very-secret-key"
 APP = """

@@ -27,7 +27,7 @@ from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.fault_injection import CrashPoint
 from plancast_bus.jetstream import connect
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(150), pytest.mark.slow, pytest.mark.chaos]
+pytestmark = [pytest.mark.asyncio, pytest.mark.slow, pytest.mark.chaos]
 APPS = Path(__file__).parent.parent / "apps"
 PATIENCE = 90.0
 PLANS = 40

@@ -23,7 +23,7 @@ from plancast_actors.deployment.upgrade import Upgrade, UpgradeFailed
 from plancast_actors.release import Release
 from plancast_bus.jetstream import connect
 
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 APPS = Path(__file__).parent.parent / "apps"
 PATIENCE = 120.0
 

@@ -16,7 +16,7 @@ from plancast_actors.deployment.deployment import Deployment
 from plancast_actors.deployment.local import LocalRuntime
 from plancast_bus.jetstream import connect
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.asyncio(loop_scope="session")]
 PATIENCE = 60.0
 
 

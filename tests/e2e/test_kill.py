@@ -15,7 +15,7 @@ from plancast import Client, PlanHandle
 from plancast_actors.deployment.local import LocalRuntime
 from plancast_bus.jetstream import connect
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.asyncio(loop_scope="session")]
 PLANS = 200
 
 

@@ -135,7 +135,6 @@ def counted(name: str, value: float, **labels: str) -> tuple[tuple[str, tuple[tu
     return (f"ray_plancast_{name}", tuple(labels.items())), value
 
 
-@pytest.mark.timeout(180)
 async def test_what_was_done_is_what_is_scraped_and_logged(run: Run) -> None:
     async with Client.connect(run.nats_url) as client:
         # 17 is added at the second attempt only; the handled one has a host of its own.

@@ -28,7 +28,7 @@ from plancast_actors.release import RECORD
 from plancast_actors.scale import WANTED, Scale
 from plancast_bus.jetstream import connect
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.asyncio(loop_scope="session")]
 APPS = Path(__file__).parent.parent / "apps"
 PATIENCE = 60.0
 KEY = "sk-not-to-be-seen-anywhere"

@@ -21,7 +21,7 @@ from tests.apps.relay_app import STEPS
 from plancast import Client, PlanHandle, Settings
 from plancast_actors.deployment.local import LocalRuntime
 
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 APPS = Path(__file__).parent.parent / "apps"
 PATIENCE = 200.0
 PLANS = 60

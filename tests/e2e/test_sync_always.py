@@ -24,7 +24,6 @@ PLANS = 300
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(120),
     pytest.mark.skipif(not batch_ramdisk.is_memory(batch_ramdisk.MEMORY), reason="there is no file system in memory"),
 ]
 

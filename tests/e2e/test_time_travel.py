@@ -16,7 +16,7 @@ from plancast.errors import PlanFinished, UnknownRevision
 from plancast.replay.report import Outcome
 from plancast_actors.deployment.local import LocalRuntime
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.asyncio(loop_scope="session")]
 APPS = Path(__file__).parent.parent / "apps"
 PATIENCE = 60.0
 

@@ -28,7 +28,7 @@ from plancast.testing import Answer, ModelServer
 from plancast_actors.deployment.deployment import Deployment
 from plancast_actors.deployment.local import LocalRuntime
 
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 PATIENCE = 60.0
 APP = """
 from plancast import App, ChoreographyPlanner, Worker

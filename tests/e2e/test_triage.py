@@ -22,7 +22,7 @@ from plancast_actors.deployment.deployment import Deployment
 from plancast_actors.deployment.local import LocalRuntime
 from plancast_bus.events.codec import decode
 
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 PLANS = 30
 PATIENCE = 60.0
 APP = """

@@ -29,7 +29,7 @@ from plancast_actors.ray.process import Blueprint, is_spare
 from plancast_actors.release import Release
 from plancast_bus.jetstream import connect
 
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -86,7 +86,6 @@ async def test_a_plan_that_waits_finishes_under_new_code(runtime: LocalRuntime, 
         assert await plan.result(timeout=60) == {"worker": "waits", "planner": "waits"}
 
 
-@pytest.mark.timeout(300)
 async def test_an_upgrade_whose_process_was_killed_is_shown_as_mixed_and_healed(shop: Shop) -> None:
     shop.write("killed")
     await asyncio.to_thread(shop.run_until, "replacing worker-0", "upgrade", "shop:app")
@@ -103,7 +102,6 @@ async def test_an_upgrade_whose_process_was_killed_is_shown_as_mixed_and_healed(
     assert (status["mixed"], codes_of(status)) == (None, {healed.json["after"]["code"]})
 
 
-@pytest.mark.timeout(300)
 async def test_a_release_that_hangs_is_found_and_only_what_was_replaced_is_rolled_back(shop: Shop) -> None:
     before = await asyncio.to_thread(shop.status)
     code = shop.code
@@ -147,7 +145,6 @@ class ProbedDeployment(Deployment):
         await super().start(wanted, ready_seconds=ready_seconds)
 
 
-@pytest.mark.timeout(300)
 async def test_plans_finish_while_actors_are_replaced_and_rolled_back(runtime: LocalRuntime, client: Client) -> None:
     app, deployment = load_app("chain_app:app", [str(APPS)]), ProbedDeployment(runtime.settings, client)
     bus = await connect(runtime.settings.nats, runtime.settings.bus)

@@ -17,7 +17,7 @@ from plancast_actors.deployment.local import LocalRuntime
 from plancast_bus.jetstream import connect
 from plancast_bus.ports.bus import DeadLetter
 
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 APPS = Path(__file__).parent.parent / "apps"
 PATIENCE = 100.0
 PLANS = 30

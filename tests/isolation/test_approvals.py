@@ -156,7 +156,6 @@ def server(tmp_path: Path) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 async def test_logins_of_other_tenants_and_of_other_roles_neither_see_nor_answer(
     server: RoleServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

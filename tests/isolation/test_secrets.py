@@ -209,7 +209,6 @@ app = App("app", planners=[planner])
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_no_command_shows_a_login(
     server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,7 @@ from plancast_bus.memory.checkpoints import PlanTable
 from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
 
 HOUR, DAY = 3_600.0, 86_400.0
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.asyncio
 
 
 def text(seed: object, length: int = 50_000) -> str:

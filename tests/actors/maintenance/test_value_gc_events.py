@@ -31,7 +31,7 @@ from plancast_bus.ports.effects import CancelTimer, Publish, Respond, SetTimer
 from plancast_bus.settings import BusSettings, NatsSettings
 from plancast_bus.topics import SOURCES
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.asyncio
 DATA = {"text": "x" * 5_000, "rows": [{"n": n} for n in range(5_000)]}
 
 

@@ -23,7 +23,7 @@ from plancast_bus.jetstream.stores.values import JetStreamValues
 from plancast_bus.memory.values import MemoryValues
 from plancast_bus.nats_server.process import NatsServer
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.asyncio
 MOST = 64 * 1024
 """Largest event with its data."""
 ANSWER, SAID = large.text(200_000, "answer"), large.text(200_000, "signal")

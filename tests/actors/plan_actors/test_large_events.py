@@ -36,7 +36,7 @@ from plancast_bus.nats_server.process import NatsServer
 from plancast_bus.ports.bus import Bus
 from plancast_bus.ports.effects import Publish, Respond
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.asyncio
 LARGE, LARGER, LARGEST = 1_300_000, 2_000_000, 9_000_000
 """Bytes: over the limit of an event, and over what a nats-server takes."""
 

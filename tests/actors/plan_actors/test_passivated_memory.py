@@ -15,7 +15,7 @@ from plancast_actors.plan_actors.activation import Activation
 from plancast_actors.plan_actors.plan_actor import PlanActor
 from plancast_actors.plan_actors.slow_path import SlowTurn
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.asyncio
 REQUEST, ANSWER = "large.requested", "large.done"
 CALLS = 4
 LARGE = "text " * 300_000

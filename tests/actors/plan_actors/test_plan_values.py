@@ -22,7 +22,7 @@ from plancast_bus.fault_injection import CrashPoint
 from plancast_bus.memory.checkpoints import PlanTable
 from plancast_bus.memory.values import ValueTable
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.asyncio
 WORDS = ["the", "plan", "keeps", "what", "its", "workers", "answer", "until", "a", "person", "reads", "it"]
 
 

@@ -19,7 +19,6 @@ FIELDS = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("workload", ["w1", "w5"])
 async def test_shared_and_baseline_run_and_leave_rows(workload: str) -> None:
     found = await measure_of(workload)("quick", "default", lambda words: None)
@@ -49,7 +48,6 @@ def test_memory_of_processes_that_are_gone_is_none() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_every_hop_of_a_plan_is_heard() -> None:
     heard = await hops.listen("baseline", "default", count=10)
 

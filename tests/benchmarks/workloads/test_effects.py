@@ -6,7 +6,6 @@ from benchmarks.workloads import effects
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_plain_and_recorded_plans_run_in_turn_and_give_rows() -> None:
     found = await effects.measure("quick", "default", lambda _words: None)
 

@@ -11,7 +11,6 @@ from benchmarks.workloads import idle
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_an_idle_deployment_is_told_by_kind_of_process() -> None:
     (row,) = await idle.measure("quick", "default", lambda _words: None)
 

@@ -24,7 +24,6 @@ def test_what_is_started_meanwhile_stays_on_the_cores() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="it needs two cores")
 async def test_it_leaves_a_row_of_one_unit_and_one_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(scaleout.COUNTS, "quick", 20)

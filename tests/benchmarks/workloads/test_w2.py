@@ -14,7 +14,6 @@ FIELDS = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_shared_and_baseline_run_and_give_rows() -> None:
     said: list[str] = []
 

@@ -20,7 +20,6 @@ FIELDS = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_plans_wait_and_end_and_give_a_row() -> None:
     said: list[str] = []
 

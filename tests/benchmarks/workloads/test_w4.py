@@ -30,7 +30,6 @@ FIELDS = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_it_runs_and_tells_a_row_also_where_the_time_is_over_before_any_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -9,7 +9,6 @@ from plancast_bus.memory import MemoryBus
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_each_plan_moves_again_and_completes_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLANCAST_HOSTS__COUNT", "2")  # so that there are plans of another host, also on two processors
     said: list[str] = []

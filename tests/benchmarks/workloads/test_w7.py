@@ -6,7 +6,6 @@ from benchmarks.workloads import w7
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_plans_are_passivated_and_come_back() -> None:
     (row,) = await w7.measure("quick", "default", lambda _words: None)
 

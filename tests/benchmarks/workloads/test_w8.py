@@ -12,7 +12,6 @@ from plancast.state_machine.machine import validate_state_machine
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 async def test_plans_keep_their_answers_and_give_rows() -> None:
     found = await w8.measure("quick", "default", lambda _words: None)
 

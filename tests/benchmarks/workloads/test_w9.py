@@ -10,7 +10,6 @@ from plancast.state_machine.machine import validate_state_machine
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 async def test_a_plan_comes_back_with_its_answers_and_gives_a_row() -> None:
     (row,) = await w9.measure("quick", "default", lambda _words: None, megabytes=(0.2, 0.1), counts=(3,))
 

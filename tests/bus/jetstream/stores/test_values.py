@@ -19,7 +19,7 @@ from plancast_bus.nats_server.process import NatsServer
 from plancast_bus.ports.values import FRAME_BYTES, unfold
 from plancast_bus.settings import BusSettings, NatsSettings
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.asyncio
 Got = tuple[list[StoredMessage], int]
 
 
