@@ -19,7 +19,8 @@ GIGABYTE = 2**30
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("peer", [dbos_peer.peer, langgraph_peer.peer], ids=lambda peer: peer.name)
-async def test_a_peer_runs_each_workload_and_leaves_nothing(peer: Peer) -> None:
+async def test_a_peer_runs_each_workload_and_leaves_nothing(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dbos_peer, "WORKERS", 2)
     before = children()  # servers that other tests share
     try:
         peer.setup(print)
