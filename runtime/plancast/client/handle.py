@@ -23,6 +23,7 @@ from plancast_bus.errors import AccessDenied, BusUnavailable
 from plancast_bus.events.codec import unpack
 from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.ports.checkpoints import Checkpoint
+from plancast_bus.ports.values import in_full
 
 if TYPE_CHECKING:
     from plancast.app import App
@@ -116,7 +117,9 @@ class PlanHandle:
             BusUnavailable: the store cannot be reached.
         """
         found = await self._lookup.found()
-        return await plan_fields(self._bus.checkpoints, found) if isinstance(found, Checkpoint) else found.to_dict()
+        if not isinstance(found, Checkpoint):
+            return found.to_dict()
+        return await plan_fields(self._bus.checkpoints, await in_full(found, self._bus.values))
 
     async def history(self) -> list[dict[str, Any]]:
         """The plan's timeline, oldest first: for each turn a JSON-able dict with its ``revision``, ``time``, ``event``.
@@ -143,7 +146,7 @@ class PlanHandle:
         found = await self._lookup.found()
         if not isinstance(found, Checkpoint):
             raise PlanNotFound(f"plan {self.plan_id} has not begun: its goal is queued, or its first turn still runs")
-        return found
+        return await in_full(found, self._bus.values)
 
     async def state_at(self, revision: int, *, app: App | None = None) -> PlanAt:
         """The plan after one of its turns: results, state and status, as far as they are known.
@@ -267,7 +270,8 @@ class PlanHandle:
         checkpoint = await self._lookup.newest()
         if checkpoint is None or checkpoint.revision == before.revision:
             return False
-        then, now = (unpack(each.state).get("rollback") or {} for each in (before, checkpoint))
+        states = [await in_full(each, self._bus.values) for each in (before, checkpoint)]
+        then, now = (unpack(each.state).get("rollback") or {} for each in states)
         return bool(now) and (not then or "ended" in then)
 
     async def pause(self, reason: str = "paused", *, user_id: str = "", event_id: str | None = None) -> None:

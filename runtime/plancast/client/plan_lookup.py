@@ -38,16 +38,16 @@ class PlanLookup:
         """Time of the event loop until which a submitted plan is expected to begin; 0 before the first look."""
 
     async def newest(self) -> Checkpoint | None:
-        """The newest checkpoint; None while the plan has not begun.
+        """The newest checkpoint, folded; None while the plan has not begun.
 
         Raises:
             PlanNotFound: no plan has this id.
             BusUnavailable: the store cannot be reached.
         """
-        checkpoint = await find_checkpoint(self._bus.checkpoints, self._pending.key)
+        checkpoint = await find_checkpoint(self._bus.checkpoints, self._pending.key, folded=True)
         if checkpoint is None and not self._submitted and await self._unbegun() is None:
             # Its first turn may have been committed between the two looks.
-            checkpoint = await find_checkpoint(self._bus.checkpoints, self._pending.key)
+            checkpoint = await find_checkpoint(self._bus.checkpoints, self._pending.key, folded=True)
             if checkpoint is None:
                 raise PlanNotFound(f"plan {self._pending.plan_id} is unknown, or was forgotten after its retention")
         if checkpoint is not None:
@@ -58,7 +58,9 @@ class PlanLookup:
         return checkpoint
 
     async def found(self) -> Checkpoint | PlanContext:
-        """The newest checkpoint, or the plan of a goal whose first turn is not committed; waits for a plan to begin.
+        """The newest checkpoint, folded, or the plan of a goal whose first turn is not committed.
+
+        Waits for a plan to begin.
 
         Raises:
             PlanNotFound: no plan has this id, or no deployment has taken its goal in time.

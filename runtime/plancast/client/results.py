@@ -26,6 +26,7 @@ from plancast_bus.errors import AccessDenied, BusError, BusUnavailable, InvalidE
 from plancast_bus.event_data import in_full
 from plancast_bus.events import codec
 from plancast_bus.events.codec import unpack
+from plancast_bus.ports import values
 from plancast_bus.ports.bus import Bus, Subscription
 from plancast_bus.ports.checkpoints import Checkpoint
 from plancast_bus.retry import retrying
@@ -273,17 +274,17 @@ class ResultWaiter:
             self._schedule_later(pending)
 
     async def _look_up(self, pending: PendingResult) -> None:
-        checkpoint = await find_checkpoint(self.bus.checkpoints, pending.key)
+        checkpoint = await find_checkpoint(self.bus.checkpoints, pending.key, folded=True)
         if checkpoint is not None and (unknown := pending.unknown(checkpoint)) is not None:
             pending.resolve(None, unknown)
             return
-        if checkpoint is not None and response_of(checkpoint) is None and pending.hint is None:
+        if checkpoint is not None and not is_finished(checkpoint) and pending.hint is None:
             pending.announced = pending.announced and announces_to(checkpoint, self._inbox)
             if not pending.announced:
                 # The response goes to another client. What was written before the subscription is read now.
                 pending.key = checkpoint.correlation_id
                 await self._listen(pending)
-                checkpoint = await find_checkpoint(self.bus.checkpoints, pending.key)
+                checkpoint = await find_checkpoint(self.bus.checkpoints, pending.key, folded=True)
         if checkpoint is None:
             if await self._is_unbegun(pending):
                 pending.missing_since = None
@@ -291,9 +292,8 @@ class ResultWaiter:
                 self._missing(pending)
             return
         pending.missing_since = None
-        response = response_of(checkpoint)
-        if response is not None and checkpoint.revision >= pending.reopened:
-            pending.resolve(response)
+        if is_finished(checkpoint) and checkpoint.revision >= pending.reopened:
+            pending.resolve(response_of(await values.in_full(checkpoint, self.bus.values)))
         elif pending.hinted:
             # A hint can arrive before the write can be read.
             pending.delay = self._first_look if checkpoint.revision > pending.revision else SOON
@@ -386,16 +386,20 @@ class PendingResult:
             self.arrived.set()
 
 
+def is_finished(checkpoint: Checkpoint) -> bool:
+    """True if the plan in a checkpoint is finished."""
+    return PlanStatus(checkpoint.summary.status).finished
+
+
 def response_of(checkpoint: Checkpoint) -> dict[str, Any] | None:
-    """The data of the final response of the plan in a checkpoint; None while it is not finished."""
-    status = PlanStatus(checkpoint.summary.status)
-    if not status.finished:
+    """The data of the final response of the plan in a checkpoint in full; None while it is not finished."""
+    if not is_finished(checkpoint):
         return None
     state: dict[str, Any] = unpack(checkpoint.state)
     result = state.get("result")
     return {
         "plan_id": checkpoint.summary.plan_id,
-        "status": str(status),
+        "status": checkpoint.summary.status,
         "result": state.get("results", {}) if result is None else result,
         "error": state.get("error"),
     }

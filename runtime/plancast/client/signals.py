@@ -8,10 +8,11 @@ from enum import StrEnum
 from typing import Any
 
 from plancast_bus.errors import AccessDenied
-from plancast_bus.events.codec import unpack
 from plancast_bus.events.envelope import EventEnvelope
+from plancast_bus.events.folding import PART_BYTES, Unfolding
 from plancast_bus.ports.bus import Bus
 from plancast_bus.ports.checkpoints import Checkpoint
+from plancast_bus.ports.values import unfold_by
 from plancast_bus.subjects import message_id_of
 
 FIRST_LOOK, LONGEST_LOOK = 0.005, 0.25
@@ -56,10 +57,10 @@ async def outcome_of(bus: Bus, event: EventEnvelope, key: str, seconds: float) -
         await asyncio.sleep(delay)
         # A turn is committed before its event leaves the stream.
         queued = delay < LONGEST_LOOK or await _is_queued(bus, event, key)
-        checkpoint = await bus.checkpoints.load(key)
+        checkpoint = await bus.checkpoints.load(key, folded=True)
         if checkpoint is None:  # forgotten
             return SignalOutcome.IGNORED
-        if (entry := _entry_of(checkpoint, event.id)) is not None:
+        if (entry := await _entry_of(bus, checkpoint, event.id)) is not None:
             return outcome_in(entry)
         if gone and not queued:  # a second look: what was read first may be older
             return SignalOutcome.IGNORED
@@ -75,6 +76,12 @@ async def _is_queued(bus: Bus, event: EventEnvelope, key: str) -> bool:
     return any(each.message_id == message_id_of(event.id) for each in stored)
 
 
-def _entry_of(checkpoint: Checkpoint, event_id: str) -> dict[str, Any] | None:
-    entries = map(unpack, reversed(checkpoint.timeline))
+async def _entry_of(bus: Bus, checkpoint: Checkpoint, event_id: str) -> dict[str, Any] | None:
+    """The entry of an event, without large values of the event."""
+
+    def read(unfolding: Unfolding) -> list[dict[str, Any]]:
+        return [unfolding.read_lazily(each, "event", PART_BYTES) for each in reversed(checkpoint.timeline)]
+
+    plan, tenant = checkpoint.correlation_id, checkpoint.summary.tenant_id
+    entries, _ = await unfold_by(read, bus.values, tenant, plan)
     return next((entry for entry in entries if entry["event"].get("id") == event_id), None)

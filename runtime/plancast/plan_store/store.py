@@ -19,17 +19,19 @@ if TYPE_CHECKING:
     from plancast.plan.context import PlanContext
 
 
-async def find_checkpoint(checkpoints: CheckpointStore, name: str) -> Checkpoint | None:
+async def find_checkpoint(checkpoints: CheckpointStore, name: str, *, folded: bool = False) -> Checkpoint | None:
     """Load the newest checkpoint of a plan by its id or by a correlation id of its events; None when unknown.
+
+    Its values are in full, unless it is wanted ``folded``.
 
     Raises:
         BusUnavailable: the store cannot be reached.
     """
-    checkpoint = await checkpoints.load(name)
+    checkpoint = await checkpoints.load(name, folded=folded)
     if checkpoint is not None:
         return checkpoint
     plan = await checkpoints.get_alias(name)
-    return await checkpoints.load(plan) if plan is not None and plan != name else None
+    return await checkpoints.load(plan, folded=folded) if plan is not None and plan != name else None
 
 
 async def plan_fields(checkpoints: CheckpointStore, checkpoint: Checkpoint) -> dict[str, Any]:

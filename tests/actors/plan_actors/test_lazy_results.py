@@ -11,6 +11,7 @@ import pytest
 from tests.actors.plan_actors.test_plan_values import text
 
 from plancast import App, PlanContext, PlanHandle, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
+from plancast.client.signals import SignalOutcome
 from plancast.errors import PlanFailed
 from plancast.testing import PlancastTest
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -85,7 +86,7 @@ class Lazy:
     """A plan with large answers, and a count of what its host reads."""
 
     def __init__(self, env: PlancastTest, plan: PlanHandle) -> None:
-        self.env, self.plan, self.sizes = env, plan, list[int]()
+        self.env, self.plan, self.sizes, self.read_by_client = env, plan, list[int](), list[int]()
         self.answers = {f"call{n}": {"text": text(BYTES, n)} for n in range(CALLS)}
 
     async def at_rest(self, turns: int) -> None:
@@ -124,8 +125,7 @@ async def resting(app: App, settings: Settings | None = None) -> AsyncIterator[L
             store: MemoryValues, tenant: str, references: Iterable[Reference], *rest: Any
         ) -> dict[bytes, bytes]:
             found = await get(store, tenant, references, *rest)
-            if store is not env.bus.values:  # which the client reads by
-                plan.sizes.extend(map(len, found.values()))
+            (plan.read_by_client if store is env.bus.values else plan.sizes).extend(map(len, found.values()))
             return found
 
         with pytest.MonkeyPatch.context() as patch:
@@ -203,3 +203,18 @@ async def test_code_of_the_app_gets_all_results() -> None:
         (results,) = LOADED
         assert type(results) is dict
         assert results.items() >= plan.answers.items()
+
+
+async def test_a_client_reads_large_values_where_it_returns_them() -> None:
+    async with resting(an_app()) as plan:
+        handle = plan.env.client.plan(plan.plan.plan_id)
+        waiting = asyncio.ensure_future(handle.result(timeout=60))
+        for n in range(3):
+            assert await handle.signal("note", {"text": text(BYTES, "note"), "n": n}) is SignalOutcome.MOVED
+            assert await handle.status() == "running"
+            assert (await handle.size()).referenced > CALLS * BYTES
+        assert not [each for each in plan.read_by_client if each > LARGE]
+        assert await plan.results() == plan.answers | {"rest": {"text": text(BYTES, "note"), "n": 2}}
+        assert len([each for each in plan.read_by_client if each > LARGE]) > CALLS
+        await handle.signal("end")
+        assert await waiting == plan.answers | {"rest": {}}

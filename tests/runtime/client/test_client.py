@@ -370,12 +370,12 @@ async def test_looking_goes_on_while_the_store_is_away(
     failures = 0
     load = polling_client.bus.checkpoints.load
 
-    async def failing(correlation_id: str) -> Checkpoint | None:
+    async def failing(correlation_id: str, *, folded: bool) -> Checkpoint | None:
         nonlocal failures
         failures += 1
         if failures < 4:
             raise BusUnavailable("away")
-        return await load(correlation_id)
+        return await load(correlation_id, folded=folded)
 
     monkeypatch.setattr(polling_client.bus.checkpoints, "load", failing)
     waiting = asyncio.create_task(handle.result())
