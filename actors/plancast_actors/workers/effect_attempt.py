@@ -211,17 +211,33 @@ class EffectAttempt(EffectDelivery):
             return await self._done_without_result(begun, version, error)
         except TerminalError as error:
             return await self._fail(begun, version, error)
-        except RetryableError:
-            if self._repeats or self._definition.look_up is not None:
+        except RetryableError as error:
+            if self._repeats or (self._definition.look_up is not None and not await self._is_overtaken(begun)):
                 raise
+            if self._definition.look_up is not None:
+                return await self._end_overtaken(begun, version, error)
             return await self._leave_unknown(
                 begun, version, "an attempt has asked for a retry, and its end is not known"
             )
         except Exception as error:
             if self._repeats:
                 return await self._fail(begun, version, error)
+            if await self._is_overtaken(begun):
+                return await self._end_overtaken(begun, version, error)
             return await self._end_by_look_up(begun, version, error)
         return await self._done(begun, version, event_type, data)
+
+    async def _is_overtaken(self, begun: EffectRecord) -> bool:
+        """True if another process has begun a further attempt, and perhaps settled the request."""
+        record, _ = await self._of.ledger.read(self._address)
+        return record is not None and record.task == begun.task and record.attempt > begun.attempt
+
+    async def _end_overtaken(self, begun: EffectRecord, version: int, error: Exception) -> Response | None:
+        """End an attempt by its look-up now: its request is perhaps not delivered again."""
+        try:
+            return await self._end_by_look_up(begun, version, error)
+        except RetryableError as failure:
+            return await self._leave_unknown(begun, version, str(failure))
 
     async def _reconcile(self, begun: EffectRecord, version: int) -> Response | None:
         """Go on after an attempt of an earlier delivery whose end is not known."""

@@ -278,6 +278,61 @@ async def test_an_attempt_whose_end_is_not_known_late_leaves_it_to_a_person_unle
     assert not bench.world.streams["results"].messages
 
 
+@pytest.mark.parametrize("is_ended", [False, True])
+@pytest.mark.parametrize("raised", [RetryableError, RuntimeError])
+@pytest.mark.parametrize("found", ["done", "not_done", "unknown", "nothing"])
+async def test_an_attempt_that_was_overtaken_and_fails_late_is_looked_up_at_once(
+    bench: Bench, found: str, raised: type[Exception], is_ended: bool
+) -> None:
+    strike, begun, gate, acted = Strike(bench, 3), asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def first(task: Any, context: Any) -> Any:
+        await strike.step()
+        acted.set()
+        raise raised("the bank does not answer")
+
+    async def second(task: Any, context: Any) -> Any:
+        begun.set()
+        await gate.wait()
+        raise TerminalError("declined")
+
+    async def look_up(task: Any, context: Any) -> Outcome:
+        if not acted.is_set():
+            return Outcome.not_done()
+        if found == "nothing":
+            raise ConnectionError("no route to the bank")
+        return {"done": Outcome.done({"by": "first"}), "not_done": Outcome.not_done()}.get(found, Outcome.unknown())
+
+    for handler, run in ((first, partial(strike.run, bench)), (second, bench.run)):
+        worker = Worker("bank")
+        worker.on_task(CHARGE, effect=Effect(key="{{data.invoice}}", repeat="never"))(handler)
+        worker.reconcile(CHARGE)(look_up)
+        await run(worker)
+        if handler is first:
+            request = await bench.ask()
+            await bench.until(strike.struck.is_set)
+    await bench.until(begun.is_set)
+    answers = []
+    if is_ended:
+        gate.set()
+        answers.append(outcome_of(await bench.answer()))
+    strike.thaw()
+    if not is_ended:
+        while not ((record := (await bench.records())[0]).answer or record.reason) and found != "not_done":
+            await asyncio.sleep(0.001)
+            await bench.clock.advance(0.5)
+        gate.set()
+    expected = {"done": "done", "not_done": "failed"}.get(found, "unknown")
+    if not is_ended or expected != "failed":
+        answer = await bench.answer()
+        answers.append(outcome_of(answer))
+        assert answer.parent_event_id == request.id
+    await bench.settled()
+    assert answers == (["failed"] if is_ended and expected != "failed" else []) + [expected]
+    assert (await bench.records())[0].state == expected
+    assert not bench.world.streams["results"].messages
+
+
 @pytest.mark.parametrize("kind", ["key", "look_up", "never"])
 async def test_what_was_done_late_is_told_and_not_done_again_if_the_attempt_begun_since_dies(
     bench: Bench, kind: str
