@@ -65,16 +65,14 @@ async def moved(handles: list[PlanHandle]) -> None:
 @pytest.mark.parametrize(
     "rounds",
     [
-        pytest.param([["dispatcher-0"]], id="dispatcher"),
         pytest.param([["host-0"], ["host-0"]], id="host twice"),
         pytest.param(
-            [["dispatcher-0", "host-0"]],
-            id="dispatcher and host",
+            [["dispatcher-0", "host-0"]] * 2,
+            id="both twice",
             marks=pytest.mark.attack(
                 who="operator", what="kill -9 dispatcher and host together", expected="every plan ends completed"
             ),
         ),
-        pytest.param([["dispatcher-0", "host-0"]] * 2, id="both twice"),
         pytest.param([["dispatcher-0"]] * 6, id="dispatcher six times"),
     ],
 )
