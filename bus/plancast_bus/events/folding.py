@@ -452,7 +452,9 @@ class Unfolding:
 
     def _loaded(self, folded: Any, most: int) -> Any:
         """Return a folded value as it was, or unloaded if it is large."""
-        if not isinstance(folded, (dict, list, msgpack.ExtType)):
+        if not isinstance(folded, _CONTAINERS):  # references are tuples
+            return folded
+        if isinstance(folded, dict) and not any(isinstance(each, _CONTAINERS) for each in folded.values()):
             return folded
         inner = Unfolding(self._contents)
         value = inner._read(pack(folded))

@@ -102,7 +102,6 @@ def test_a_value_that_was_not_loaded_is_stored_as_it_is(
         value["results"][name] = results[name] = new
         done = lazy.fold(value)
         assert done[:2] == in_full.fold({"goal": value["goal"], "results": results})[:2]
-        assert done.is_json
         assert unfolded(done, before.contents | done.contents)["results"] == results
         before.contents.update(done.contents)
 
@@ -120,7 +119,9 @@ def test_of_large_values_that_are_not_loaded_only_contents_with_references_are_n
     for name, each in lazy.unloaded.items():
         assert not [digest for digest in needed & each.part.references.keys() if not done.references[digest][2]]
         assert each.part.size == pytest.approx(len(pack(results[name])), rel=0.05)
-    assert Folder(MOST).fold(read).size == pytest.approx(done.size, rel=0.05)
+    again = Folder(MOST).fold(read)
+    assert again.size == pytest.approx(done.size, rel=0.05)
+    assert again.is_json
 
 
 def grown() -> dict[str, Any]:
