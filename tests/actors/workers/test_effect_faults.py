@@ -14,6 +14,7 @@ from tests.actors.workers.test_effects import CHARGE, CHARGED, Bank, Bench, Refu
 from plancast import Effect, Outcome, RetryableError, TerminalError, Worker
 from plancast.effects.wire import read_note
 from plancast.settings import PlanSettings, WorkerSettings
+from plancast.worker import TaskHandler
 from plancast_actors.workers.runner import TaskRunner
 from plancast_bus.errors import BusUnavailable
 from plancast_bus.events.envelope import EventEnvelope
@@ -96,6 +97,23 @@ class Provider:
                 return Outcome.done({"charged": True}) if found else Outcome.not_done()
 
         return worker
+
+
+async def _one_after_the_other(
+    bench: Bench, strike: Strike, first: TaskHandler, second: TaskHandler, look_up: TaskHandler | None = None
+) -> EventEnvelope:
+    """Ask a worker with the first handler, in the process that is struck, and then run one with the second."""
+    request = None
+    for handler, run in ((first, partial(strike.run, bench)), (second, bench.run)):
+        worker = Worker("bank")
+        worker.on_task(CHARGE, effect=Effect(key="{{data.invoice}}", repeat="never"))(handler)
+        if look_up is not None:
+            worker.reconcile(CHARGE)(look_up)
+        await run(worker)
+        request = request or await bench.ask()
+        await bench.until(strike.struck.is_set)
+    assert request is not None
+    return request
 
 
 async def _settle(bench: Bench, request: EventEnvelope, charges: list[str]) -> list[EventEnvelope]:
@@ -201,13 +219,7 @@ async def test_what_a_process_that_comes_back_has_done_is_told_at_the_end_of_the
             raise TerminalError("declined") if end == "failed" else RetryableError("lost")
         return {"by": "second"}
 
-    for handler, run in ((first, partial(strike.run, bench)), (second, bench.run)):
-        worker = Worker("bank")
-        worker.on_task(CHARGE, effect=Effect(key="{{data.invoice}}", repeat="never"))(handler)
-        await run(worker)
-        if handler is first:
-            request = await bench.ask()
-            await bench.until(strike.struck.is_set)
+    request = await _one_after_the_other(bench, strike, first, second)
     note = read_note((await bench.answer()).metadata)
     assert note is not None
     assert note.outcome == "unknown"
@@ -243,13 +255,7 @@ async def test_an_attempt_whose_end_is_not_known_late_leaves_it_to_a_person_unle
             raise TerminalError("declined")
         return {"by": "second"}
 
-    for handler, run in ((first, partial(strike.run, bench)), (second, bench.run)):
-        worker = Worker("bank")
-        worker.on_task(CHARGE, effect=Effect(key="{{data.invoice}}", repeat="never"))(handler)
-        await run(worker)
-        if handler is first:
-            request = await bench.ask()
-            await bench.until(strike.struck.is_set)
+    request = await _one_after_the_other(bench, strike, first, second)
     note = read_note((await bench.answer()).metadata)
     assert note is not None
     await bench.resolve(request, note.address, "not_done", attempt=1)
@@ -303,14 +309,7 @@ async def test_an_attempt_that_was_overtaken_and_fails_late_is_looked_up_at_once
             raise ConnectionError("no route to the bank")
         return {"done": Outcome.done({"by": "first"}), "not_done": Outcome.not_done()}.get(found, Outcome.unknown())
 
-    for handler, run in ((first, partial(strike.run, bench)), (second, bench.run)):
-        worker = Worker("bank")
-        worker.on_task(CHARGE, effect=Effect(key="{{data.invoice}}", repeat="never"))(handler)
-        worker.reconcile(CHARGE)(look_up)
-        await run(worker)
-        if handler is first:
-            request = await bench.ask()
-            await bench.until(strike.struck.is_set)
+    request = await _one_after_the_other(bench, strike, first, second, look_up)
     await bench.until(begun.is_set)
     answers = []
     if is_ended:
