@@ -210,13 +210,16 @@ class Requester:
     def _receive(self, subject: str, where: str, data: bytes, headers: dict[str, str] | None) -> None:
         token = subject[self._cut :]
         request = self._requests.pop(token, None)
-        if request is None or request.reply.done():
-            return
+        if request is not None and request.reply.done():
+            request = None
         if _is_unanswered(data, headers) or (data.startswith(b'{"error"') and IN_PROCESS in data):
-            self._refused(token, request)
+            if request is not None:
+                self._refused(token, request)
             return
         if data.startswith(b'{"stream"') or not _NO_LEADER.search(data, 0, 200):
             self._silent_since, self._patience = self._loop.time(), SILENCE
+        if request is None:
+            return  # it came too late
         if request.finish is None:
             request.reply.set_result(Received(subject, where, data, headers))
             return

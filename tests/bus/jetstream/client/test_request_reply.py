@@ -132,6 +132,34 @@ async def test_a_connection_that_moves_on_sends_its_requests_again(tmp_path: Pat
         await bus.close()
 
 
+@pytest.mark.usefixtures("in_cluster")
+async def test_a_server_whose_answers_come_too_late_is_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with NatsServer(tmp_path / "nats") as server:
+        bus = await connect(NatsSettings(url=server.url, publish_timeout=600.0), BusSettings())
+        requester, client = bus._requester, bus._connection.client
+        asked: list[str] = []
+
+        async def note(message: Msg) -> None:
+            asked.append(message.reply)
+
+        await client.subscribe("slow", cb=note)
+        await client.subscribe("silent")
+        requester._patience = 60.0
+        (await requester.send("slow", b"")).cancel()
+        await requester.send("silent", b"")
+        while not asked:
+            await asyncio.sleep(0.01)
+        requester._silent_since = 0.0
+        await client.publish(asked[0], b"{}")
+        while asked[0].removeprefix(requester._inbox) in requester._requests:
+            await asyncio.sleep(0.01)
+
+        assert requester._silent_since > 0.0
+        await bus.close()
+
+
 def _sweep_with(requester: Requester, patience: float) -> None:
     assert requester._sweep is not None
     requester._sweep.cancel()
