@@ -44,6 +44,8 @@ EXPIRED = "plan.expired"
 """Type of the timer that removes a finished plan's history and aliases."""
 FOLDED_TAIL = 4096
 """Bytes of timeline in the checkpoint of a large plan: such plans take many turns, and each writes them again."""
+MAX_DROPPED = 3
+"""Turns of an event that are dropped for want of results; the next one gets all of them."""
 EXPIRY_GRACE = 60.0
 """Seconds by which such a plan's checkpoint outlives that timer."""
 
@@ -70,8 +72,8 @@ class Activation:
         """Measures the current turn if it is sampled."""
         self.unsettled: dict[str, dict[str, float]] = {}
         """Model usage of abandoned turns, until a committed turn counts it."""
-        self._needed: frozenset[str] = frozenset()
-        """Names of the large results that the turn to come reads."""
+        self._needed: list[frozenset[str]] = []
+        """Names of the large results that the turn to come reads, as each turn that was dropped for them has named."""
         self.unload()
 
     def unload(self) -> None:
@@ -100,7 +102,11 @@ class Activation:
     def need(self, results: frozenset[str]) -> None:
         """Drop a turn that has read results that were not loaded; the next :meth:`load` reads these too."""
         self.unload()
-        self._needed |= results
+        self._needed.append(results)
+
+    def need_none(self) -> None:
+        """Forget what the turns of an event have read that is given up."""
+        self._needed.clear()
 
     def assume_new(self, event: EventEnvelope) -> bool:
         """Treat the plan of a goal as not begun, which saves a read; the commit's compare-and-set proves it."""
@@ -167,7 +173,8 @@ class Activation:
             plan = PlanContext.from_dict(state | {"state_machine": machine})
             if isinstance(plan.results, LazyObject):
                 assert self._values is not None
-                names = self._needed if self.host.environment.is_moved_by_machine(plan) else None
+                is_lazy = len(self._needed) < MAX_DROPPED and self.host.environment.is_moved_by_machine(plan)
+                names = frozenset[str]().union(*self._needed) if is_lazy else None
                 plan.results = await self._values.loaded(plan.results, names)
             self.plan, self._machine_hash = plan, machine.hash if machine is not None else ""
             self.revision, self.version = checkpoint.revision, checkpoint.version
@@ -344,7 +351,8 @@ class Activation:
 
     def committed(self, turn: Turn, checkpoint: Checkpoint, version: int) -> None:
         """Adopt the state of a turn that is durable."""
-        self.plan, self.loaded, self.version, self._needed = turn.plan, True, version, frozenset()
+        self.plan, self.loaded, self.version = turn.plan, True, version
+        self.need_none()
         before = self._tail_bytes if checkpoint.sealed == self._sealed else 0
         self._tail, self._tail_bytes = checkpoint.timeline, before + len(checkpoint.timeline[-1])
         self.revision, self._sealed = checkpoint.revision, checkpoint.sealed

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from plancast.errors import InterpolationError
 from plancast.json_values import normalize
+from plancast_bus.events.lazy_object import NotLoaded
 
 ROOTS: Final = frozenset(("goal_data", "results", "plan_id", "correlation_id", "session_id", "user_id", "tenant_id"))
 """The roots of paths."""
@@ -97,13 +98,22 @@ class Template:
         Raises:
             InterpolationError: a path does not exist, or the result would be too large or too deep; the message names
                 the path and its position.
+            NotLoaded: with all names of results that are to be loaded.
         """
         if self.placeholders:
             self._check_size(scope)
         return self._render(scope)
 
     def _check_size(self, scope: _Scope) -> None:
-        measured = {key: _measured(value_of(scope), MAX_INSERTED) for key, value_of in self._lookups.items()}
+        measured: dict[tuple[str, bool], tuple[int, int]] = {}
+        missing: frozenset[str] = frozenset()
+        for key, value_of in self._lookups.items():
+            try:
+                measured[key] = _measured(value_of(scope), MAX_INSERTED)
+            except NotLoaded as needed:
+                missing |= needed.names
+        if missing:
+            raise NotLoaded(missing)
         inserted = 0
         for each in self.placeholders:
             size, depth = measured[each.path, each.optional]

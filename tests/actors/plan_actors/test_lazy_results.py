@@ -14,6 +14,7 @@ from plancast import App, PlanContext, PlanHandle, Planner, Settings, StateActio
 from plancast.client.signals import SignalOutcome
 from plancast.errors import PlanFailed
 from plancast.testing import PlancastTest
+from plancast_actors.plan_actors.activation import MAX_DROPPED, Activation
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.events.folding import Reference
 from plancast_bus.memory.values import MemoryValues
@@ -45,16 +46,20 @@ def machine() -> dict[str, StateConfig]:
         to("all", "all"),
         to("rest", "look", "results.call1.text.startsWith('the')"),
         to("rest", "look", "results.call1.text != ''"),
+        *[to("done", "search", f"results.call{n}.text == ''") for n in range(CALLS)],
+        to("all of them", "quote.all"),
         to("rest", "break", "results.rest.there.is == 'no such field'"),
         to("done", "end"),
         to("failed", "fail"),
     )
+    quoted = [f"{{{{results.call{n}.text}}}}" for n in range(CALLS)]
     return calls | {
         "start": StateConfig(state_name="start", default_next="call0"),
         f"call{CALLS}": StateConfig(state_name=f"call{CALLS}", default_next="rest"),
         "rest": rest,
         "quote": state("quote", to("rest", "write.completed"), quoted="{{results.call2.text}}", n=-1),
         "all": state("all", to("rest", "write.completed"), all="{{results}}", n=-1),
+        "all of them": state("all of them", to("rest", "write.completed"), n=-1, quoted=quoted),
         "done": StateConfig(state_name="done", is_terminal=True),
         "failed": StateConfig(state_name="failed", is_terminal=True),
     }
@@ -104,10 +109,14 @@ class Lazy:
         if crash:
             await self.env.crash_host()
         self.sizes.clear()
-        signal = EventEnvelope(source="test", type=event, topic=EventTopic.PLAN_EVENTS, data=data or {})
-        await self.env.bus.publish(signal.model_copy(update={"correlation_id": self.plan.plan_id}))
+        await self.env.bus.publish(self.signal(event, data))
         await self.at_rest(stored.revision + turns)
         return [each for each in self.sizes if each > LARGE]
+
+    def signal(self, event: str, data: Any = None) -> EventEnvelope:
+        """An event for the plan, published without a look at it."""
+        plan, topic = self.plan.plan_id, EventTopic.PLAN_EVENTS
+        return EventEnvelope(source="test", type=event, topic=topic, data=data or {}, correlation_id=plan)
 
     async def results(self) -> dict[str, Any]:
         results: dict[str, Any] = (await self.plan.state())["results"]
@@ -157,6 +166,27 @@ async def test_a_turn_loads_the_results_that_it_reads(event: str, turns: int, re
         if event == "all":
             assert results["all"] == {"all": plan.answers | {"rest": {}}}
         assert await plan.take("note") == []
+
+
+@pytest.mark.parametrize(("event", "turns", "loads"), [("quote.all", 2, 2), ("search", 1, 1 + MAX_DROPPED)])
+async def test_a_turn_that_reads_many_results_is_not_dropped_for_each_of_them(
+    event: str, turns: int, loads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "CALLS", 2 * MAX_DROPPED)
+    loaded: list[Activation] = []
+    load = Activation.load
+
+    async def counted(activation: Activation) -> None:
+        loaded.append(activation)
+        await load(activation)
+
+    async with resting(an_app()) as plan:
+        await plan.take("note")
+        monkeypatch.setattr(Activation, "load", counted)
+        await plan.take(event, turns=turns)
+        assert len(loaded) == loads
+        results = await plan.results()
+        assert {name: results[name] for name in plan.answers} == plan.answers
 
 
 async def test_the_result_of_a_plan_has_all_that_it_has_collected() -> None:
