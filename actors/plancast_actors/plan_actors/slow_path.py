@@ -100,6 +100,7 @@ class SlowTurn:
         attempts = self._host.settings.hosts.max_turn_attempts
         retry = self._retry(attempts)
         if retry is not None:
+            self._state.need_none()
             return retry
         detail = f"the event could not be handled in {attempts} attempts: {error_text(error)}"
         try:
@@ -109,6 +110,7 @@ class SlowTurn:
             logger.error("its plan cannot be failed either", exc_info=failure, extra={"subject": self._inbound.subject})
             self._state.unload()
         finally:
+            self._state.need_none()
             self._state.turn_ended()
         return self._done
 

@@ -227,6 +227,21 @@ async def test_a_lost_value_stops_only_turns_that_read_it() -> None:
         assert await plan.results() == plan.answers | {"rest": {"n": 1}}
 
 
+async def test_an_event_behind_one_whose_value_is_lost_is_taken_at_once() -> None:
+    chosen = Settings()
+    chosen.hosts.max_turn_attempts = 1
+    async with resting(an_app(), chosen) as plan:
+        contents = plan.env.world.values.contents
+        lost = {key: each for key, each in contents.items() if text(BYTES, 1).encode() in each}
+        for key in lost:
+            del contents[key]
+        await plan.env.bus.publish(plan.signal("look"))
+        assert await plan.take("note", data={"n": 1}) == []
+        assert [each.reason async for each in plan.env.bus.dead_letters.list()] == ["crashes-turn"]
+        contents.update(lost)
+        assert await plan.results() == plan.answers | {"rest": {"n": 1}}
+
+
 async def test_code_of_the_app_gets_all_results() -> None:
     async with resting(an_app(handled=True)) as plan:
         assert len(await plan.take("note", data={"n": 1})) == CALLS
