@@ -17,6 +17,11 @@ TOLD_SECONDS: Final = 1.0
 """Difference to the machine's own clock from which on it is logged."""
 
 
+def _elapsed() -> float:
+    """Seconds since some moment; those count in which the machine was suspended, where it tells."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
 class ServerClock:
     """Shows the time of the server that has a stream: machines disagree, also with themselves when they are set.
 
@@ -31,13 +36,14 @@ class ServerClock:
     def __init__(self, api: JetStreamApi, stream: str) -> None:
         self._api = api
         self._operation = f"STREAM.INFO.{stream}"
-        self._offset = time.time() - time.monotonic()
+        self._offset: float | None = None
+        """The server's time less the seconds that have elapsed; None before the first reading."""
         self.precision: float | None = None
         """Seconds by which the last reading may be wrong; None: there was none."""
         self._following: asyncio.Task[None] | None = None
 
     def time(self) -> float:
-        return time.monotonic() + self._offset
+        return time.time() if self._offset is None else _elapsed() + self._offset
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(max(seconds, 0.0))
@@ -59,20 +65,21 @@ class ServerClock:
             await self._read()
 
     async def _read(self) -> None:
-        asked_at = time.monotonic()
+        asked_at = _elapsed()
         try:
             told = seconds_of((await self._api.call(self._operation))["ts"])
         except (BusError, KeyError, ValueError) as error:
             logger.debug("the server's time cannot be read: %s", error)
             return
         # It was told at some time between asking and now: what is possible by that is taken for right.
-        earliest, latest = told - time.monotonic(), told - asked_at
-        offset = min(max(self._offset, earliest), latest)
+        earliest, latest = told - _elapsed(), told - asked_at
+        before = self.time() - _elapsed()
+        offset = min(max(before, earliest), latest)
         self.precision = latest - earliest
-        if abs(offset - self._offset) >= TOLD_SECONDS:
+        if abs(offset - before) >= TOLD_SECONDS:
             logger.warning(
                 "the machine's clock is %.1f s %s the nats-server's, which counts: synchronize both with NTP",
-                abs(offset - self._offset),
-                "behind" if offset > self._offset else "ahead of",
+                abs(offset - before),
+                "behind" if offset > before else "ahead of",
             )
         self._offset = offset

@@ -58,6 +58,33 @@ async def test_it_counts_as_soon_as_there_are_streams(nats_server: NatsServer, s
     await bus.close()
 
 
+async def test_where_the_servers_time_is_not_known_the_machine_may_be_set(
+    nats_server: NatsServer, skew: dict[str, float]
+) -> None:
+    bus = await connect(NatsSettings(url=nats_server.url), BusSettings(prefix="unknown"))
+
+    skew["seconds"] = 86_400.0
+
+    assert bus.clock.precision is None
+    assert bus.clock.time() == pytest.approx(time.time(), abs=3_600)
+    await bus.close()
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock tells of a suspension")
+async def test_it_is_right_as_soon_as_a_suspended_machine_goes_on(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = await connect(NatsSettings(url=nats_server.url), BusSettings(prefix="asleep"))
+    await bus.ensure_streams()
+    elapsed = time.clock_gettime
+
+    monkeypatch.setattr(time, "clock_gettime", lambda which: elapsed(which) + 3_600 * (which == time.CLOCK_BOOTTIME))
+
+    assert bus.clock.precision is not None
+    assert abs(bus.clock.time() - RIGHT() - 3_600) <= bus.clock.precision
+    await bus.close()
+
+
 async def test_a_machine_whose_clock_is_set_goes_on_by_the_servers(
     nats_server: NatsServer, skew: dict[str, float]
 ) -> None:
@@ -101,6 +128,7 @@ async def test_it_is_read_again_and_again_and_outlives_the_server(
         await asyncio.to_thread(server.kill)
         await asyncio.sleep(0.1)
         await asyncio.to_thread(server.start)
+        assert bus.clock._offset is not None
         bus.clock._offset += 60.0  # it has drifted
 
         while abs(bus.clock.time() - RIGHT()) > 30.0:
