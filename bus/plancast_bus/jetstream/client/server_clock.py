@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from typing import Final
 
-from plancast_bus.errors import BusError
+from plancast_bus.errors import AccessDenied, BusError
 from plancast_bus.jetstream.client.api import JetStreamApi, seconds_of
 
 logger = logging.getLogger(__name__)
+FIRST_SECONDS: Final = 2.0
+"""Seconds for which a new connection waits for the server's time: the stream may have no leader at the moment."""
 FOLLOW_SECONDS: Final = 10.0
 """Seconds between two readings of the server's time."""
 TOLD_SECONDS: Final = 1.0
@@ -49,9 +52,12 @@ class ServerClock:
         await asyncio.sleep(max(seconds, 0.0))
 
     async def follow(self) -> None:
-        """Read the server's time now, and again and again until :meth:`stop`."""
-        await self._read()
-        if self._following is None:
+        """Read the server's time now, and again and again until :meth:`stop`, unless this user may not."""
+        is_allowed = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_SECONDS):
+                is_allowed = await self._read()
+        if is_allowed and self._following is None:
             self._following = asyncio.get_running_loop().create_task(self._follow())
 
     async def stop(self) -> None:
@@ -60,17 +66,19 @@ class ServerClock:
             await asyncio.wait((self._following,))
 
     async def _follow(self) -> None:
-        while True:
+        is_allowed = True
+        while is_allowed:
             await asyncio.sleep(FOLLOW_SECONDS)
-            await self._read()
+            is_allowed = await self._read()
 
-    async def _read(self) -> None:
+    async def _read(self) -> bool:
+        """Read the server's time, if it answers; False if this user may not."""
         asked_at = _elapsed()
         try:
             told = seconds_of((await self._api.call(self._operation))["ts"])
         except (BusError, KeyError, ValueError) as error:
             logger.debug("the server's time cannot be read: %s", error)
-            return
+            return not isinstance(error, AccessDenied)
         # It was told at some time between asking and now: what is possible by that is taken for right.
         earliest, latest = told - _elapsed(), told - asked_at
         before = self.time() - _elapsed()
@@ -83,3 +91,4 @@ class ServerClock:
                 "behind" if offset > before else "ahead of",
             )
         self._offset = offset
+        return True

@@ -6,12 +6,15 @@ import asyncio
 import logging
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from plancast_bus.errors import AccessDenied
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import connect
 from plancast_bus.jetstream.client import server_clock
+from plancast_bus.jetstream.client.api import JetStreamApi
 from plancast_bus.nats_server.process import NatsServer
 from plancast_bus.ports.bus import ConsumerSpec
 from plancast_bus.settings import BusSettings, NatsSettings
@@ -137,3 +140,39 @@ async def test_it_is_read_again_and_again_and_outlives_the_server(
         following = bus.clock._following
         assert following is not None
         assert following.cancelled()
+
+
+class Answering(JetStreamApi):
+    """The calls of a user, with the answer to all of them."""
+
+    def __init__(self, answer: asyncio.Future[dict[str, Any]]) -> None:
+        self.answer, self.calls = answer, 0
+
+    async def call(self, operation: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        self.calls += 1
+        return await self.answer
+
+
+async def test_a_user_who_may_not_read_it_asks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_clock, "FOLLOW_SECONDS", 0.0)
+    api = Answering(asyncio.get_running_loop().create_future())
+    api.answer.set_exception(AccessDenied("no"))
+    clock = server_clock.ServerClock(api, "timers")
+    await clock.follow()
+    assert clock._following is None
+    assert api.calls == 1
+
+
+async def test_a_stream_without_a_leader_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_clock, "FOLLOW_SECONDS", 0.0)
+    monkeypatch.setattr(server_clock, "FIRST_SECONDS", 0.01)
+    api = Answering(asyncio.get_running_loop().create_future())
+    clock = server_clock.ServerClock(api, "timers")
+    await clock.follow()
+    assert clock.precision is None
+    api.answer = asyncio.get_running_loop().create_future()
+    api.answer.set_result({"ts": "2126-01-01T00:00:00Z"})
+    while clock.precision is None:
+        await asyncio.sleep(0)
+    await clock.stop()
+    assert api.calls > 1
