@@ -151,6 +151,9 @@ class GuardedClient(Client):
             self._end(error)
 
     async def _attempt_reconnect(self) -> None:
+        transport = self._transport
+        if isinstance(transport, TcpTransport) and transport._io_writer is not None:
+            transport._io_writer.transport.abort()  # closing it waits for a server that hangs to read what was sent
         try:
             await super()._attempt_reconnect()
         except Exception as error:  # such as broken credentials: nats-py would stop silently

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import weakref
 from contextlib import suppress
 from contextvars import ContextVar
@@ -129,6 +130,32 @@ async def test_a_connection_that_moves_on_sends_its_requests_again(tmp_path: Pat
         bus.on_reconnect(asked.set)
         await client.subscribe("asked", cb=answer)
         assert (await bus._requester.request("asked")).data == b"{}"
+        await bus.close()
+
+
+@pytest.mark.usefixtures("in_cluster")
+async def test_a_server_that_hangs_is_left_before_it_has_read_what_was_sent(tmp_path: Path) -> None:
+    async with NatsServer(tmp_path / "one") as one, NatsServer(tmp_path / "other") as other:
+        settings = NatsSettings(url=f"{one.url},{other.url}", publish_timeout=600.0)
+        bus = await connect(settings, BusSettings())
+        client, requester = bus._connection.client, bus._requester
+
+        async def answer(message: Msg) -> None:
+            await client.publish(message.reply, b"{}")
+
+        await client.subscribe("asked", cb=answer)
+        await client.flush()
+        at = client.connected_url
+        assert at is not None
+        hangs = one if one.url == at.geturl() else other
+        assert hangs._process is not None
+        hangs._process.send_signal(signal.SIGSTOP)
+        try:
+            asking = [asyncio.ensure_future(requester.request("asked", bytes(1 << 20))) for _ in range(16)]
+            async with asyncio.timeout(60):
+                assert {answered.data for answered in await asyncio.gather(*asking)} == {b"{}"}
+        finally:
+            hangs._process.send_signal(signal.SIGCONT)
         await bus.close()
 
 
