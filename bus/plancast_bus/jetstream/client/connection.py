@@ -133,11 +133,12 @@ class Connection:
         self._moving = asyncio.get_running_loop().create_task(self.client.force_reconnect())
 
     async def close(self) -> None:
-        """Flush buffered messages and close the connection.
+        """Flush buffered messages, for ``publish_timeout`` at most, and close the connection.
 
         nats-py may raise the cancellation of its own reconnect; only a cancellation of the caller is propagated.
         """
         self._closing = True
+        late = asyncio.get_running_loop().call_later(self.timeout, self.client.abort)
         try:
             with suppress(Exception):
                 await self.client.close()
@@ -145,6 +146,8 @@ class Connection:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
+        finally:
+            late.cancel()
 
     async def _connect(self) -> None:
         settings = self._settings

@@ -150,10 +150,14 @@ class GuardedClient(Client):
         else:
             self._end(error)
 
-    async def _attempt_reconnect(self) -> None:
+    def abort(self) -> None:
+        """Leave the server: to close the connection waits for one that hangs to read what was sent."""
         transport = self._transport
         if isinstance(transport, TcpTransport) and transport._io_writer is not None:
-            transport._io_writer.transport.abort()  # closing it waits for a server that hangs to read what was sent
+            transport._io_writer.transport.abort()
+
+    async def _attempt_reconnect(self) -> None:
+        self.abort()
         try:
             await super()._attempt_reconnect()
         except Exception as error:  # such as broken credentials: nats-py would stop silently

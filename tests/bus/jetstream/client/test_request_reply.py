@@ -159,6 +159,22 @@ async def test_a_server_that_hangs_is_left_before_it_has_read_what_was_sent(tmp_
         await bus.close()
 
 
+async def test_a_connection_to_a_server_that_hangs_is_closed_in_time(tmp_path: Path) -> None:
+    async with NatsServer(tmp_path / "nats") as server:
+        bus = await connect(NatsSettings(url=server.url, publish_timeout=0.5), BusSettings())
+        assert server._process is not None
+        server._process.send_signal(signal.SIGSTOP)
+        try:
+            asking = [asyncio.ensure_future(bus._requester.request("asked", bytes(1 << 20))) for _ in range(16)]
+            await asyncio.sleep(0)
+            async with asyncio.timeout(60):
+                await bus.close()
+                errors = await asyncio.gather(*asking, return_exceptions=True)
+        finally:
+            server._process.send_signal(signal.SIGCONT)
+        assert {*map(type, errors)} == {BusUnavailable}
+
+
 @pytest.mark.usefixtures("in_cluster")
 async def test_a_server_whose_answers_come_too_late_is_not_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
