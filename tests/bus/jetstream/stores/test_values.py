@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -157,3 +158,16 @@ async def test_a_missing_value_among_many_is_named(buses: tuple[JetStreamBus, Je
     await writer.values.put("acme", "p", contents)
     with pytest.raises(UnreadableValue, match=f"the value {lost.digest.hex()} is missing"):
         await reader.values.get("acme", [*references_to(contents), lost])
+
+
+async def test_many_small_values_are_read_by_a_loop_whose_time_is_coarse(
+    buses: tuple[JetStreamBus, JetStreamBus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, reader = buses
+    contents = contents_of(*[2_000] * BATCH)
+    await writer.values.put("", "plan", contents)
+    loop = asyncio.get_running_loop()
+    exact = loop.time
+    monkeypatch.setattr(loop, "time", lambda: float(int(exact())))  # that of uvloop has milliseconds
+
+    assert await reader.values.get("", references_to(contents)) == contents
