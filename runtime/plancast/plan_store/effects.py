@@ -54,7 +54,7 @@ class PlanEffect:
     undecided: bool = False
     """True if a person has to decide: its outcome is unknown, or its undo has failed for good."""
     about: int | str = 0
-    """What there is to decide about: the number of the last attempt (0: it is not said), or ``undo`` for a failed undo.
+    """Subject of a decision now: the number of the last attempt (0: it is not said), or ``undo`` for a failed undo.
     A decision that names it is none about what has followed since."""
 
 

@@ -155,7 +155,7 @@ async def test_a_turn_that_reads_no_large_result_loads_none_and_writes_none() ->
 @pytest.mark.parametrize("crash", [True, False])
 @pytest.mark.parametrize(("event", "turns", "read"), [("quote", 2, 1), ("look", 1, 1), ("all", 2, CALLS)])
 async def test_a_turn_loads_the_results_that_it_reads(event: str, turns: int, read: int, crash: bool) -> None:
-    """Of a plan that is in memory, too."""
+    """It holds for a plan in memory, too."""
     async with resting(an_app()) as plan:
         await plan.take("note")
         assert len(await plan.take(event, turns=turns, crash=crash)) == read

@@ -35,7 +35,7 @@ class PlanEffectOf(ResponseModel):
     undecided: bool = False
     """True if a person has to decide about it: its outcome is unknown, or its undo has failed."""
     about: int | Literal["undo"] = 0
-    """What there is to decide about: the number of the last attempt, or a failed undo. Send it with the decision."""
+    """Subject of a decision now: the number of the last attempt, or a failed undo. Send it with the decision."""
 
 
 class PlanEffects(ResponseModel):
