@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from plancast.declarations import declaration
 from plancast.effects.effect import Effect, idempotency_key
@@ -12,6 +12,9 @@ from plancast.errors import InvalidApp
 from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.subjects import check_event_type
 from plancast_bus.subjects import undo_type as undo_type
+
+if TYPE_CHECKING:
+    from plancast.tasks.progress import TaskReporter
 
 TaskHandler = Callable[..., Any]
 _H = TypeVar("_H", bound=TaskHandler)
@@ -64,6 +67,8 @@ class TaskContext:
     The coroutine of an async handler is then cancelled; a plain function may look here, and return. Nothing is answered
     or retried. A task with a recorded effect is not interrupted: it may look here too, and its outcome is recorded.
     """
+    reporter: TaskReporter | None = field(default=None, repr=False)
+    """Sends what :meth:`progress` and :meth:`stream` report; None drops it."""
 
     @property
     def event_type(self) -> str:
@@ -92,6 +97,31 @@ class TaskContext:
     def correlation_id(self) -> str:
         """Correlation id of the request and of its response."""
         return self.event.correlation_id
+
+    async def progress(self, fraction: float | None = None, message: str = "") -> None:
+        """Report how far the task is to those who watch its plan (:meth:`PlanHandle.watch`).
+
+        Nothing is stored in the plan. Of quick reports the last one in 0.1 s is sent.
+
+        Args:
+            fraction: 0 to 1; None when unknown.
+            message: At most 1,000 characters.
+
+        Raises:
+            ValueError: one of the two is out of these bounds.
+        """
+        if self.reporter is not None:
+            await self.reporter.progress(fraction, message)
+
+    async def stream(self, chunk: Any) -> None:
+        """Send a piece of the task's output, any JSON, to those who watch its plan, as :meth:`progress` does.
+
+        Raises:
+            TypeError: it has no JSON form.
+            ValueError: it takes more than 64 KiB.
+        """
+        if self.reporter is not None:
+            await self.reporter.chunk(chunk)
 
     async def respond_with(self, event_type: str, data: Any = None) -> None:
         """Respond with another event type than the requested one, such as ``web.search.no_results``.

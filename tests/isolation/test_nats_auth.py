@@ -19,6 +19,7 @@ from tests.isolation.nats_with_roles import RoleServer, make_certificates, make_
 
 from plancast import App, Client, Planner, StateAction, StateConfig, StateTransition, Worker
 from plancast.cli import main
+from plancast.client.changes import TaskProgress
 from plancast.effects.ledger import PART_BYTES, EffectLedger
 from plancast.effects.record import EffectRecord, EffectState
 from plancast.errors import PlanNotFound
@@ -65,6 +66,7 @@ def an_app() -> App:
     @worker.on_task("work.requested", "work.completed")
     async def work(task: Any, context: Any) -> dict[str, Any]:
         await context.bus.publish("work.seen", {}, topic="business-facts")
+        await task.progress(0.5)
         text = task.data.get("text")
         return {"done": True} | ({"text": text} if text else {})
 
@@ -160,6 +162,9 @@ async def test_every_role_can_do_its_work(server: RoleServer) -> None:
         assert result["ask"] == {"done": True}
         assert result["wait"] == {"by": "hand"}
         assert (await seen.state())["status"] == "completed"
+        seen_changes = [change async for change in seen.watch("0")]
+        assert [change.fraction for change in seen_changes if isinstance(change, TaskProgress)] == [0.5]
+        assert [change.revision for change in seen_changes if change.kind == "turn"] == [1, 2, 3]
         assert [entry["revision"] for entry in await seen.history()] == [1, 2, 3]
         assert [each.plan_id for each in await observer.plans()] == [handle.plan_id]
         assert await other.plans() == []
@@ -319,7 +324,7 @@ NOT_ALLOWED = {
         "plancast-store.aliases.p", "plancast-store.machines.x", "plancast-store.withdrawals.work.requested",
         "plancast-store.registrations.app.x", "plancast-store.registrations.agent.x",
         "plancast.action-results.p.work.completed", "plancast.business-facts.p.x", "_INBOX.runtime.x",
-        "_INBOX.client.x", GET_CHECKPOINT, "$JS.API.STREAM.MSG.GET.PLANCAST_CHECKPOINTS",
+        "_INBOX.client.x", "plancast-store.progress.%.p", GET_CHECKPOINT, "$JS.API.STREAM.MSG.GET.PLANCAST_CHECKPOINTS",
         "$JS.API.STREAM.CREATE.X", "$JS.API.STREAM.DELETE.PLANCAST_CHECKPOINTS", "$JS.API.STREAM.PURGE.PLANCAST_META",
         "$JS.API.CONSUMER.CREATE.PLANCAST_CHECKPOINTS", "$JS.API.CONSUMER.CREATE.PLANCAST_META",
         "$JS.API.CONSUMER.CREATE.PLANCAST_META.x.plancast-store.>",
@@ -336,6 +341,7 @@ NOT_ALLOWED = {
         "$JS.API.CONSUMER.MSG.NEXT.PLANCAST_REQUESTS.plans-goals", "$JS.API.STREAM.PURGE.PLANCAST_META",
         "$JS.ACK.PLANCAST_REQUESTS.plans-goals.1.1.1.1.0", "_INBOX.client.x",
         "plancast-store.withdrawals.work.requested", "plancast-store.withdrawals.image.render",
+        "$JS.API.DIRECT.GET.PLANCAST_PROGRESS", "$JS.API.STREAM.PURGE.PLANCAST_PROGRESS",
     ],
     "observer": [
         CHECKPOINT, "plancast.action-requests.p.x.goal", "plancast.plan-events.p.plan.cancel",
@@ -344,7 +350,7 @@ NOT_ALLOWED = {
         "$JS.API.STREAM.MSG.DELETE.PLANCAST_REQUESTS", "$JS.API.CONSUMER.DELETE.PLANCAST_REQUESTS.plans-goals",
         "$JS.API.CONSUMER.MSG.NEXT.PLANCAST_RESULTS.plans-results", "_INBOX.client.x",
         "$JS.API.DIRECT.GET.PLANCAST_META.plancast-store.registry.answers.x", "$JS.API.DIRECT.GET.PLANCAST_META",
-        "$JS.API.CONSUMER.CREATE.PLANCAST_CHECKPOINTS.x.plancast-store.checkpoints.*",
+        "$JS.API.CONSUMER.CREATE.PLANCAST_CHECKPOINTS.x.plancast-store.checkpoints.*", "plancast-store.progress.%.p",
     ],
 }  # fmt: skip
 NOT_HEARD = {
@@ -456,7 +462,7 @@ async def test_a_prefix_for_each_tenant_in_one_account_keeps_apart_those_that_do
         upper = name.upper()
         streams = [f"{upper}_{kind}" for kind in
                    ("RESULTS", "REQUESTS", "FACTS", "TIMERS", "RESPONSES", "CHECKPOINTS", "HISTORY", "META",
-                    "REGISTRY", "DEADLETTERS", "VALUES", "KEYS")]  # fmt: skip
+                    "REGISTRY", "DEADLETTERS", "VALUES", "KEYS", "PROGRESS")]  # fmt: skip
         calls = [f"$JS.API.STREAM.{call}.{stream}" for call in ("INFO", "CREATE", "UPDATE") for stream in streams]
         calls += [
             f"$JS.API.CONSUMER.{call}.{stream}.>" for call in ("CREATE", "MSG.NEXT", "DELETE") for stream in streams

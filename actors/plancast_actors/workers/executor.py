@@ -18,6 +18,7 @@ from plancast.app_code import aborted_by, contained
 from plancast.context import PlatformContext
 from plancast.errors import RetryableError, TerminalError
 from plancast.json_values.normalize import plain
+from plancast.tasks.progress import TaskReporter
 from plancast.telemetry.redaction import redact
 from plancast.telemetry.trace_scope import WORK
 from plancast.worker import TaskContext, TaskDefinition, TaskHandler, Worker
@@ -26,6 +27,7 @@ from plancast_actors.workers.delivery_record import TRUSTED
 from plancast_actors.workers.responses import Response, check_data, make_failure, make_response, response_event_of
 from plancast_actors.workers.withdrawals import IN_FLIGHT, TaskWithdrawn
 from plancast_bus.events.envelope import EventEnvelope
+from plancast_bus.ports.progress import ProgressNotes
 
 if TYPE_CHECKING:
     from plancast_actors.workers.effect_attempt import EffectExecutor
@@ -103,6 +105,8 @@ class TaskExecutor:
         self.effects: EffectExecutor | UndoExecutor | None = None
         """Executes the tasks instead, if their effects are recorded."""
         self.samples: Samples | None = None
+        self.progress: ProgressNotes | None = None
+        """Receives what handlers report; None drops it."""
         self._context_factory = context_factory
         self._max_lost = max_lost
         self._is_async = _is_async(definition.handler)
@@ -140,7 +144,8 @@ class TaskExecutor:
         definition = self.definition
         if definition.schema is not None:
             check_data(definition, request.data)
-        task = TaskContext(request, attempt)
+        reporter = None if self.progress is None else TaskReporter(self.progress, request, attempt)
+        task = TaskContext(request, attempt, reporter=reporter)
         context = self._context_factory(request)
         held, recorded = IN_FLIGHT.get(), self.effects is not None
         held.begin(task, recorded=recorded, cancels=self._is_async)
@@ -151,6 +156,8 @@ class TaskExecutor:
                 returned = await self._call_in_thread(definition.handler, task, context)
         finally:
             held.end(recorded=recorded)
+            if reporter is not None:
+                await reporter.flush()
         event_type, data = task.answer or (response_event_of(request, definition), returned)
         return event_type, data if event_type is None else sendable(data)
 

@@ -115,7 +115,7 @@ class TaskRunner:
             context_factory = self._live_context(worker)
             for definition in worker.tasks.values():
                 executor = TaskExecutor(capacity, definition, context_factory, self._counts, self.settings.max_lost)
-                executor.samples = self.samples
+                executor.samples, executor.progress = self.samples, self.bus.progress
                 if definition.is_recorded or definition.undoes:
                     of_effects = UndoExecutor if definition.undoes else EffectExecutor
                     executor.effects = of_effects(executor, self.bus.registry, self.settings, self._clock)

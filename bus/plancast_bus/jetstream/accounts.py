@@ -150,6 +150,7 @@ def _worker(login: Login, subjects: Subjects) -> Access:
             subjects.registered("agent"),
             subjects.registered("event"),
             subjects.dead_letter("*", "login"),
+            subjects.every_progress,
             *_values(subjects),
             *records,
             *(f"{_get(names.meta)}.{record}" for record in records),
@@ -179,7 +180,7 @@ def _observer(subjects: Subjects) -> Access:
         f"{_get(names.meta)}.{subjects.store}.aliases.*",
         f"{_get(names.meta)}.{subjects.machine('*')}",
     )
-    read = (names.checkpoints, names.history, names.dead_letters, names.registry)
+    read = (names.checkpoints, names.history, names.dead_letters, names.registry, names.progress)
     return Access(publishes=single, reads=tuple(map(_get, read)), receives=(_all_events(subjects), every_plan))
 
 

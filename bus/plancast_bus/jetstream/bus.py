@@ -32,6 +32,7 @@ from plancast_bus.jetstream.messaging.stream_reader import StreamReader
 from plancast_bus.jetstream.stores.checkpoints import JetStreamCheckpoints
 from plancast_bus.jetstream.stores.dead_letters import JetStreamDeadLetters
 from plancast_bus.jetstream.stores.key_store import KeyStore
+from plancast_bus.jetstream.stores.progress import JetStreamProgress
 from plancast_bus.jetstream.stores.registry import JetStreamRegistry
 from plancast_bus.jetstream.stores.seals import JetStreamSeals
 from plancast_bus.jetstream.stores.store import StreamAccess
@@ -132,6 +133,7 @@ class JetStreamBus:
         self.registry = JetStreamRegistry(access)
         self.trees, self.sessions = Trees(self.registry), Sessions(self.registry)
         self.seals = JetStreamSeals(self._keys)
+        self.progress = JetStreamProgress(access, connection)
 
     async def publish(self, event: EventEnvelope, *, trace: str = "") -> None:
         payload, content_type = await self.prepare(event)

@@ -10,6 +10,7 @@ from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.errors import PayloadTooLarge, PublishRefused
 from plancast_bus.memory.checkpoints import PlanTable
 from plancast_bus.memory.dead_letters import DeadLetterTable
+from plancast_bus.memory.progress import ProgressTable
 from plancast_bus.memory.registry import RegistrationTable
 from plancast_bus.memory.streams import MemoryStream, StoredMessage, TimerStream
 from plancast_bus.memory.subscriptions import Notices
@@ -71,6 +72,7 @@ class MemoryWorld:
             self.clock, self.settings.dead_letters_max_age, max_payload
         )
         self.registrations: RegistrationTable = RegistrationTable(self.clock)
+        self.progress: ProgressTable = ProgressTable(self.clock)
         self._responses: OrderedDict[str, float] = OrderedDict()
 
     def carry_out(self, effect: Effect) -> int:

@@ -17,6 +17,7 @@ from plancast_bus.memory.broker import MemoryWorld
 from plancast_bus.memory.checkpoints import MemoryCheckpoints
 from plancast_bus.memory.dead_letters import MemoryDeadLetters
 from plancast_bus.memory.faults import FaultPlan, Point
+from plancast_bus.memory.progress import MemoryProgress
 from plancast_bus.memory.registry import MemoryRegistry
 from plancast_bus.memory.seals import MemorySeals
 from plancast_bus.memory.streams import MemoryStream
@@ -35,6 +36,7 @@ from plancast_bus.ports.effects import (
     Withdraw,
     copy_id,
 )
+from plancast_bus.ports.progress import ProgressNotes
 from plancast_bus.ports.registry import Registry
 from plancast_bus.ports.seals import Seals
 from plancast_bus.ports.sessions import KIND, Sessions
@@ -76,6 +78,7 @@ class MemoryBus:
         self.trees: Trees = Trees(self.registry)
         self.sessions: Sessions = Sessions(self.registry)
         self.seals: Seals = MemorySeals()
+        self.progress: ProgressNotes = MemoryProgress(self)
         self.faults = faults
         self.closed: bool = False
         self._consumers: set[MemoryConsumer] = set()

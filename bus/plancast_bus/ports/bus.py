@@ -16,6 +16,7 @@ from plancast_bus.events.envelope import EventEnvelope, WireEvent
 from plancast_bus.events.references import Writer
 from plancast_bus.ports.checkpoints import CheckpointStore
 from plancast_bus.ports.effects import Effect
+from plancast_bus.ports.progress import ProgressNotes
 from plancast_bus.ports.registry import Registry
 from plancast_bus.ports.seals import Seals
 from plancast_bus.ports.sessions import Sessions
@@ -235,6 +236,9 @@ class Bus(Protocol):
 
     @property
     def sessions(self) -> Sessions: ...
+
+    @property
+    def progress(self) -> ProgressNotes: ...
 
     async def publish(self, event: EventEnvelope, *, trace: str = "") -> None:
         """Publish an event with its trace context and wait until it is durable; idempotent by the event's id.

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from plancast.client.changes import PlanChange, change_of
+from plancast.client.changes import Cursor, PlanChange
 from plancast.client.plan_lookup import PlanLookup
-from plancast.client.plan_sender import PlanSender
+from plancast.client.plan_sender import PlanSender, checked_goal
+from plancast.client.plan_watch import PlanWatch
 from plancast.client.results import PendingResult, ResultWaiter
 from plancast.client.signals import SignalOutcome, outcome_of
 from plancast.errors import NotAwaited, PlanCancelled, PlanFailed, PlanFinished, PlanNotFound
@@ -19,7 +21,7 @@ from plancast.plan.control_events import CANCEL, INJECT, NOT_GIVEN, PAUSE, REDIR
 from plancast.plan.status import PlanStatus
 from plancast.plan_store.plan_size import PlanSize, size_of
 from plancast.plan_store.store import plan_fields
-from plancast_bus.errors import AccessDenied, BusUnavailable
+from plancast_bus.errors import AccessDenied
 from plancast_bus.events.codec import unpack
 from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.ports.checkpoints import Checkpoint
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
 
 SIGNAL_SECONDS = 5.0
 """Seconds for which :meth:`PlanHandle.signal` waits for the plan's turn, unless told otherwise."""
-_AGAIN_SECONDS = 0.5
-"""Seconds after which a watch that lost the connection tries again."""
 
 
 class PlanHandle:
@@ -408,47 +408,39 @@ class PlanHandle:
             PlanFinished, PlanNotFound, BusUnavailable: as :meth:`signal` does.
         """
         await self.control(
-            REDIRECT, {"goal_data": _goal_data(self.plan_id, goal_data)}, user_id=user_id, event_id=event_id
+            REDIRECT, {"goal_data": checked_goal(self.plan_id, goal_data)}, user_id=user_id, event_id=event_id
         )
 
     async def inject(self, context: Any, *, user_id: str = "", event_id: str | None = None) -> None:
         """Add context, any JSON, that the planner sees at its next decision. Raises as :meth:`signal` does."""
         await self.control(INJECT, {"context": plain(context)}, user_id=user_id, event_id=event_id)
 
-    async def watch(self) -> AsyncIterator[PlanChange]:
-        """Yield the newest committed turn, then each further one; ends after the one that finishes the plan.
+    async def watch(self, after: str | int | None = None) -> AsyncGenerator[PlanChange]:
+        """Yield the plan's changes in order; ends after the turn that finishes the plan.
 
-        After a lost connection it continues with the newest turn.
+        These are its turns, each one once, and between them :class:`TaskProgress` and :class:`TaskChunk`, what its
+        running tasks report. Of the reports only the last 256 of an hour are kept; a slow reader misses older ones.
+
+        Args:
+            after: Go on after the change with this ``cursor``, also in another process, without a gap or a repetition
+                of turns; None begins with the newest turn.
 
         Raises:
+            ValueError: ``after`` is no cursor.
             PlanNotFound: no plan has this id.
             BusUnavailable: the client is closed, or its connection is, for good.
         """
+        cursor = None if after is None else Cursor.read(after)
         await self._lookup.newest()
-        seen = 0
-        while True:
-            try:
-                async for checkpoint in self._bus.checkpoints.watch(self._pending.key):
-                    if (unknown := self._pending.unknown(checkpoint)) is not None:
-                        raise unknown
-                    if checkpoint.revision > seen:
-                        seen = checkpoint.revision
-                        change = change_of(checkpoint)
-                        yield change
-                        if change.status.finished:
-                            return
-            except BusUnavailable:
-                if self._results.closed or self._results.lost:
-                    raise
-            await asyncio.sleep(_AGAIN_SECONDS)
 
+        def check(checkpoint: Checkpoint) -> None:
+            if (unknown := self._pending.unknown(checkpoint)) is not None:
+                raise unknown
 
-def _goal_data(plan_id: str, value: Any) -> dict[str, Any]:
-    data = dict(value) if isinstance(value, Mapping) else value
-    data = plain(data) if isinstance(data, (dict, BaseModel)) else None
-    if not isinstance(data, dict):
-        raise TypeError(
-            f"plan {plan_id} cannot be redirected: goal_data must be a mapping or a pydantic model with "
-            f"named fields, not {type(value).__name__}"
-        )
-    return data
+        def is_over() -> bool:
+            return bool(self._results.closed or self._results.lost)
+
+        watch = PlanWatch(self._bus, self._pending.key, cursor, check=check, is_over=is_over)
+        async with aclosing(watch.changes()) as changes:
+            async for each in changes:
+                yield each.change

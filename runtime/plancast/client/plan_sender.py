@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
 
 from plancast.client.plan_lookup import PlanLookup
 from plancast.client.results import PendingResult
@@ -99,3 +101,19 @@ class PlanSender:
             return
         if faults := event_faults(people, event_type, data, user_id):
             raise InvalidAnswer(self._pending.plan_id, event_type, faults)
+
+
+def checked_goal(plan_id: str, value: Any) -> dict[str, Any]:
+    """The new data of a goal as JSON.
+
+    Raises:
+        TypeError: they are no mapping or pydantic model, or have no JSON form.
+    """
+    data = dict(value) if isinstance(value, Mapping) else value
+    data = plain(data) if isinstance(data, (dict, BaseModel)) else None
+    if not isinstance(data, dict):
+        raise TypeError(
+            f"plan {plan_id} cannot be redirected: goal_data must be a mapping or a pydantic model with "
+            f"named fields, not {type(value).__name__}"
+        )
+    return data

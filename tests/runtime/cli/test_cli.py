@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -120,6 +121,14 @@ def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, 
     logging.getLogger().handlers[:] = handlers
     for name in ("cli_good", "cli_bad", "cli_broken"):
         sys.modules.pop(name, None)
+
+
+async def _put_note(bus: JetStreamBus, *, note: dict[str, Any]) -> None:
+    """Send what a task of the plan ``good`` reports, and wait until it is kept."""
+    await bus.progress.put("", "good", pack(note))
+    async with asyncio.timeout(30):
+        while pack(note) not in [each.payload for each in await bus.progress.kept("", "good")]:
+            await asyncio.sleep(0.01)
 
 
 @dataclass
@@ -599,9 +608,32 @@ class TestPlans:
         deployed.plan("bad", [("name.failed", {"final": True})])
         done = invoke("plans", "watch", "good", "--json")
         assert (done.code, done.json["status"], done.json["revision"]) == (0, "completed", 2)
+        assert (done.json["kind"], done.json["cursor"]) == ("turn", "2")
         failed = invoke("plans", "watch", "bad")
         assert failed.code == 1
         assert "failed" in failed.out
+
+    def test_watch_goes_on_after_a_change_and_shows_what_tasks_report(self, invoke: Invoke, deployed: Deployed) -> None:
+        deployed.plan("good", [("name.given", {})])
+        about = {"task": "t", "event_type": "name.ask", "attempt": 1}
+        for note in (
+            {"kind": "progress", "fraction": 0.25, "message": "dialling"},
+            {"kind": "chunk", "chunk": "hello"},
+        ):
+            deployed.run(partial(_put_note, note=about | note))
+        lines = [
+            json.loads(line) for line in invoke("plans", "watch", "good", "--after", "1", "--json").out.splitlines()
+        ]
+        assert [each["kind"] for each in lines] == ["progress", "chunk", "turn"]
+        assert [each.get("revision") for each in lines] == [1, 1, 2]
+        rest = invoke("plans", "watch", "good", "--after", lines[0]["cursor"], "--json").out.splitlines()
+        assert [json.loads(line)["cursor"] for line in rest] == [lines[1]["cursor"], lines[2]["cursor"]]
+        text = invoke("plans", "watch", "good", "--after", "0").out
+        assert "name.ask  25%  dialling" in text
+        assert "name.ask  hello" in text
+        wrong = invoke("plans", "watch", "good", "--after", "yesterday")
+        assert (wrong.code, wrong.out) == (2, "")
+        assert "'yesterday' is not the cursor of a plan's change" in wrong.err
 
     @pytest.mark.parametrize(
         "command",

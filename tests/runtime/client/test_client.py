@@ -684,7 +684,7 @@ async def test_a_watch_shows_each_turn_and_ends_with_the_plan(client: Client, ho
 async def test_a_watch_goes_on_after_the_bus_was_away(
     client: Client, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plancast.client.handle._AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("plancast.client.plan_watch.AGAIN_SECONDS", 0.0)
     handle = await client.submit("trip.goal", {})
     plan = await host.begin()
     watch = client.bus.checkpoints.watch

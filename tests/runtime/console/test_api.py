@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from tests.runtime.console.desk import PATIENCE, Api, large_data
+
+from plancast_bus.events.codec import pack
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -359,3 +362,44 @@ async def test_large_data_of_events_is_read_by_its_hash_and_with_the_plans_tenan
     await api.get(f"/plans/unknown/values/{known}", 404)
     await api.get(f"/plans/{plan}/values/{known.upper()}", 422)
     await api.get(f"/plans/{plan}/values/*", 422)
+
+
+async def test_a_plan_is_followed_from_any_event_on(api: Api) -> None:
+    plan = await api.submit("order.goal", {"item": "lamp"})
+    await api.until(plan, lambda found: found["current_state"] == "approving")
+    report = {"task": "t", "event_type": "order.price", "attempt": 1}
+    await api.desk.bus.progress.put("", plan, pack({**report, "kind": "progress", "fraction": 0.5, "message": "half"}))
+    await api.desk.bus.progress.put("", plan, pack({**report, "kind": "chunk", "chunk": "42 ", "number": 0}))
+
+    async def follow(headers: dict[str, str], params: dict[str, str], last: str) -> list[tuple[str, str, Any]]:
+        """Names, ids and data of events, up to one that is named."""
+        found, name, number = list[tuple[str, str, Any]](), "", ""
+        url = f"/api/v1/plans/{plan}/stream"
+        async with asyncio.timeout(60), api.http.stream("GET", url, headers=headers, params=params) as response:
+            assert response.status_code == 200, await response.aread()
+            async for line in response.aiter_lines():
+                field, _, value = line.partition(": ")
+                if field == "event":
+                    name = value
+                elif field == "id":
+                    number = value
+                elif field == "data":
+                    found.append((name, number, json.loads(value)))
+                elif not line and found and found[-1][0] == last:
+                    break
+        return found
+
+    begun = await follow({}, {"after": "0"}, "chunk")
+    reports = {name: data for name, _, data in begun if name in ("progress", "chunk")}
+    assert (reports["progress"]["fraction"], reports["progress"]["message"]) == (0.5, "half")
+    assert (reports["chunk"]["chunk"], reports["chunk"]["event_type"]) == ("42 ", "order.price")
+    await api.post(f"/plans/{plan}/signal", {"event_type": "order.approved", "data": {"by": "boss"}})
+    whole = [(name, number) for name, number, _ in await follow({}, {"after": "0"}, "end") if name != "status"]
+    assert whole[-1][0] == "end"
+    changes = whole[:-1]
+    assert {name for name, _ in changes} == {"change", "progress", "chunk"}
+    for place, (_, number) in enumerate(changes):
+        for asked in (({"Last-Event-ID": number}, {}), ({}, {"after": number})):
+            rest = [(name, after) for name, after, _ in await follow(*asked, "end") if name not in ("status", "end")]
+            assert rest == changes[place + 1 :]
+    await api.get(f"/plans/{plan}/stream", 422, params={"after": "the last one"})

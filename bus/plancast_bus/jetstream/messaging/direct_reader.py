@@ -71,10 +71,12 @@ class DirectReader(StreamReader):
                     yield message
             await asyncio.sleep(POLL)
 
-    async def follow(self, stream: str, subject: str, *, after: int = 0) -> AsyncGenerator[StoredMessage]:
+    async def follow(
+        self, stream: str, subject: str, *, after: int = 0, headers_only: bool = True
+    ) -> AsyncGenerator[StoredMessage]:
         while True:
             try:
-                async for message in self.read(stream, subject, "all", headers_only=True, after=after):
+                async for message in self.read(stream, subject, "all", headers_only=headers_only, after=after):
                     after = message.sequence
                     yield message
             except BusUnavailable as error:

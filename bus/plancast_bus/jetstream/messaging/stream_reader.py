@@ -200,15 +200,17 @@ class StreamReader:
         """Yield the newest message of a subject, then further ones, as :meth:`follow` does."""
         return self._follow(stream, subject, "last_per_subject", headers_only=False, after=0)
 
-    def follow(self, stream: str, subject: str, *, after: int = 0) -> AsyncGenerator[StoredMessage]:
-        """Yield the headers of the messages that match a filter after a sequence, then of further ones.
+    def follow(
+        self, stream: str, subject: str, *, after: int = 0, headers_only: bool = True
+    ) -> AsyncGenerator[StoredMessage]:
+        """Yield the messages that match a filter after a sequence, then further ones; by default their headers.
 
         Pulls one batch at a time, which bounds the buffer, and continues after reconnects.
 
         Raises:
             BusUnavailable: the connection was closed.
         """
-        return self._follow(stream, subject, "all", headers_only=True, after=after)
+        return self._follow(stream, subject, "all", headers_only=headers_only, after=after)
 
     async def _follow(
         self, stream: str, subject: str, policy: Policy, *, headers_only: bool, after: int

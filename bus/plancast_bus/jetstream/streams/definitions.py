@@ -9,10 +9,13 @@ from typing import Any
 
 from plancast_bus.errors import BusError
 from plancast_bus.jetstream.client.api import NO_PEERS, STREAM_NAME_IN_USE, STREAM_NOT_FOUND, ApiError, JetStreamApi
+from plancast_bus.ports.progress import KEPT_NOTES, MAX_NOTE_BYTES
 from plancast_bus.settings import BusSettings
 from plancast_bus.subjects import WITHDRAWN, Subjects
 from plancast_bus.topics import TOPICS, Source
 
+PROGRESS_SECONDS, PROGRESS_BYTES = 3600.0, 64 * 1024 * 1024
+"""Age and size up to which progress notes are kept."""
 DEAD_LETTER_WINDOW = 86400.0
 """Deduplication window of dead letters, in seconds."""
 
@@ -37,6 +40,7 @@ class StreamNames:
     meta: str
     registry: str
     dead_letters: str
+    progress: str
     keys: str
 
     @classmethod
@@ -178,6 +182,13 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
             "subjects": [f"{store}.deadletters.*.*"],
             "max_msgs": settings.max_dead_letters,
             "max_bytes": settings.max_dead_letter_bytes,
+        },
+        {
+            **retained(names.progress, PROGRESS_SECONDS),
+            "subjects": [subjects.every_progress],
+            "max_msgs_per_subject": KEPT_NOTES,
+            "max_msg_size": MAX_NOTE_BYTES,
+            "max_bytes": PROGRESS_BYTES,
         },
     ]
 

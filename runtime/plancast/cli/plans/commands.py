@@ -145,18 +145,34 @@ def history(
 
 
 @plans.command()
-def watch(plan: PlanId, nats_url: NatsUrl = None, as_json: AsJson = False, verbose: Verbose = 0) -> int:
-    """Follow a plan until it ends. Exits 1 when it fails. --json prints one line of JSON per change."""
+def watch(
+    plan: PlanId,
+    after: Annotated[
+        str | None, typer.Option(metavar="CURSOR", help="Go on after the change with this cursor, or after a turn.")
+    ] = None,
+    nats_url: NatsUrl = None,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+) -> int:
+    """Follow a plan and its running tasks until it ends. Exits 1 when it fails.
+
+    --json prints one line of JSON per change, with its cursor.
+    """
+
+    from plancast.client.changes import Cursor
+
+    try:
+        cursor = None if after is None else str(Cursor.read(after))
+    except ValueError as error:
+        raise usage_error(str(error)) from None
 
     async def follow(handle: PlanHandle) -> PlanStatus:
-        status = PlanStatus.PENDING
-        async for change in handle.watch():
-            status = change.status
+        async for change in handle.watch(cursor):
             if as_json:
                 print_json(history_view.change_document(change), compact=True)
             else:
                 history_view.show_change(change)
-        return status
+        return await handle.status()
 
     ended = asyncio.run(_with_plan(nats_url, plan, follow))
     return DONE if ended is PlanStatus.COMPLETED else FAILED

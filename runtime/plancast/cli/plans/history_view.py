@@ -14,7 +14,7 @@ from plancast.plan_store import timeline
 from plancast.terminal.output import cell, duration, iso, note, out, plain, shorten, status_text, table, timestamp
 
 if TYPE_CHECKING:
-    from plancast.client.changes import PlanChange
+    from plancast.client.changes import PlanChange, TaskReport
 
 SAID_WIDTH = 120
 """Maximum number of characters of a control event's data in the table."""
@@ -75,6 +75,8 @@ def show_full(entries: Sequence[Mapping[str, Any]]) -> None:
 
 def show_change(change: PlanChange) -> None:
     """Print a change of a watched plan."""
+    from plancast.client.changes import TaskReport
+
     line = Text.assemble(
         (f"{timestamp(change.time, fraction=True)}  ", "dim"),
         (f"#{change.revision}  ", "dim"),
@@ -82,14 +84,34 @@ def show_change(change: PlanChange) -> None:
         "  ",
         cell(" → ".join(change.path) or change.current_state),
     )
-    if change.event_type:
+    if isinstance(change, TaskReport):
+        line = Text.assemble(
+            (f"{timestamp(change.time, fraction=True)}  ", "dim"),
+            ("⋯  ", "dim"),
+            cell(str(change.event_type), "cyan"),
+            "  ",
+            cell(said_of(change)),
+        )
+    elif change.event_type:
         line.append_text(Text.assemble("  on ", cell(change.event_type, "cyan")))
     out().print(line, soft_wrap=True)
 
 
 def change_document(change: PlanChange) -> dict[str, Any]:
     """The JSON of a change in `plans watch`."""
-    return asdict(change) | {"time": iso(change.time)}
+    return {"kind": change.kind, **asdict(change), "cursor": change.cursor, "time": iso(change.time)}
+
+
+def said_of(report: TaskReport) -> str:
+    """What a task has reported, on one line."""
+    from plancast.client.changes import TaskChunk, TaskProgress
+
+    if isinstance(report, TaskChunk):
+        return report.chunk if isinstance(report.chunk, str) else json.dumps(report.chunk, ensure_ascii=False)
+    if not isinstance(report, TaskProgress):
+        return ""
+    share = "" if report.fraction is None else f"{report.fraction:.0%}"
+    return "  ".join(filter(None, (share, report.message)))
 
 
 def _event(entry: Mapping[str, Any]) -> Text:

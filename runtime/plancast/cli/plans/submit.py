@@ -136,5 +136,11 @@ async def _result(handle: PlanHandle, timeout: float | None) -> Any:
 
 
 async def _follow(handle: PlanHandle, tell: Tell) -> None:
+    from plancast.cli.plans.history_view import said_of
+    from plancast.client.changes import TaskReport
+
     async for change in handle.watch():
-        tell(f"plan {handle.plan_id}: {change.current_state}, turn {change.revision}, after {change.event_type}")
+        if isinstance(change, TaskReport):
+            tell(f"plan {handle.plan_id}: {change.event_type} {said_of(change)}")
+        else:
+            tell(f"plan {handle.plan_id}: {change.current_state}, turn {change.revision}, after {change.event_type}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractContextManager, aclosing, suppress
+from contextlib import AbstractContextManager, aclosing
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query
@@ -15,16 +16,17 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
+from plancast.client.changes import Cursor, TaskChunk, TaskProgress
+from plancast.client.plan_watch import Change, PlanWatch
 from plancast.client.results import response_of
 from plancast.console.routes.plan_details import Known, PlanDetails
 from plancast.console.routes.plans import Detailed, PlanId, plan_query
-from plancast.console.schemas.plans import PlanStanding, Result
+from plancast.console.schemas.plans import PlanStanding, Result, TaskOutput, TaskProgressed
 from plancast.console.service.auth import By
 from plancast.console.service.backend import Backend, Here
 from plancast.console.service.plan_index import PlanQuery
 from plancast.console.views.plans import entry_of, summary_of
 from plancast.plan.status import PlanStatus
-from plancast_bus.errors import BusUnavailable
 from plancast_bus.ports.checkpoints import Checkpoint
 
 logger = logging.getLogger(__name__)
@@ -38,7 +40,8 @@ COUNTS_REST = 10
 """Minimum pause between two counts, in multiples of a count's duration."""
 SEND_SECONDS = 30.0
 """Seconds without progress after which a slow client's stream is closed; the client can resume."""
-AGAIN_SECONDS = 0.5
+CURSOR = r"^[0-9]{1,16}(\.[0-9]{1,16})?$"
+"""Pattern of :class:`~plancast.client.changes.Cursor`."""
 PING_SECONDS = 15
 routes = APIRouter(prefix="/plans", tags=["streams"])
 
@@ -57,9 +60,9 @@ def _stream_of(*names: str) -> dict[int | str, dict[str, Any]]:
     return {200: {"content": {"text/event-stream": {"schema": event}}, "description": "Server-sent events."}}
 
 
-def _event(name: str, body: BaseModel | dict[str, Any], number: int | None = None) -> ServerSentEvent:
+def _event(name: str, body: BaseModel | dict[str, Any], cursor: str | None = None) -> ServerSentEvent:
     data = body.model_dump_json(by_alias=True) if isinstance(body, BaseModel) else json.dumps(body)
-    return ServerSentEvent(data, event=name, id=str(number) if number is not None else None)
+    return ServerSentEvent(data, event=name, id=cursor)
 
 
 class _Stream(EventSourceResponse):
@@ -120,80 +123,76 @@ async def _changes(backend: Backend, asked: PlanQuery, details: PlanDetails | No
     "/{plan_id}/stream",
     summary="Follow a plan",
     response_class=EventSourceResponse,
-    responses=_stream_of("status", "change", "end"),
+    responses=_stream_of("status", "change", "progress", "chunk", "end"),
 )
 async def stream_plan(
     backend: Here,
     by: By,
     plan_id: PlanId,
-    after: Annotated[int | None, Query(ge=0, le=2**53, description="Only turns after this revision.")] = None,
-    last_event_id: Annotated[str | None, Header(max_length=30)] = None,
+    after: Annotated[
+        str | None,
+        Query(pattern=CURSOR, description="Only changes after this one: the `id` of an event, or a turn's revision."),
+    ] = None,
+    last_event_id: Annotated[str | None, Header(max_length=40)] = None,
 ) -> EventSourceResponse:
-    """Events: `status` first and with each change of it, `change` with each turn, `end` with the result.
+    """Events: `status` first and with each change, `change` per turn, `progress` and `chunk` of tasks, `end` last.
 
     Without `after` or `Last-Event-ID` the stream starts with the newest turn.
     """
     checkpoint = await backend.checkpoint(plan_id)
-    if after is None and last_event_id is not None and last_event_id.isascii() and last_event_id.isdigit():
-        after = int(last_event_id)
-    events = _turns(backend, checkpoint, checkpoint.revision - 1 if after is None else after)
-    return _Stream(events, backend.streams.held_by(by))
+    if after is None and last_event_id is not None and re.fullmatch(CURSOR, last_event_id):
+        after = last_event_id
+    cursor = Cursor(checkpoint.revision - 1) if after is None else Cursor.read(after)
+    return _Stream(_plan_changes(backend, checkpoint, cursor), backend.streams.held_by(by))
 
 
-async def _turns(backend: Backend, first: Checkpoint, after: int) -> AsyncIterator[ServerSentEvent]:
-    status = ""
-    async with aclosing(_checkpoints(backend, first)) as checkpoints:
-        async for checkpoint in checkpoints:
-            plan = checkpoint.summary
-            if plan.status != status:
-                status = plan.status
-                standing = PlanStanding(plan_id=plan.plan_id, status=PlanStatus(status), revision=plan.revision)
+async def _plan_changes(backend: Backend, newest: Checkpoint, after: Cursor) -> AsyncIterator[ServerSentEvent]:
+    watch = PlanWatch(backend.bus, newest.correlation_id, after, is_over=backend.closing.is_set)
+    plan, status = newest.summary, PlanStatus(newest.summary.status)
+    yield _event("status", PlanStanding(plan_id=plan.plan_id, status=status, revision=plan.revision))
+    async with aclosing(watch.changes()) as changes:
+        async for each in _until_closing(backend, changes):
+            change, newest, entry = each
+            if change.status is not status:
+                status = change.status
+                standing = PlanStanding(plan_id=plan.plan_id, status=status, revision=change.revision)
                 yield _event("status", standing)
-            for entry in await backend.history(checkpoint):
-                if after < entry["revision"] <= checkpoint.revision:
-                    after = entry["revision"]
-                    yield _event("change", entry_of(entry), after)
-            ended = response_of(checkpoint)
-            if ended is not None:
-                result = Result(
-                    plan_id=plan.plan_id, status=PlanStatus(plan.status), result=ended["result"], error=ended["error"]
-                )
-                yield _event("end", result)
-                return
+            if isinstance(change, TaskProgress):
+                yield _event("progress", TaskProgressed.model_validate(change, from_attributes=True), change.cursor)
+            elif isinstance(change, TaskChunk):
+                yield _event("chunk", TaskOutput.model_validate(change, from_attributes=True), change.cursor)
+            else:
+                yield _event("change", entry_of(entry), change.cursor)
+    ended = response_of(newest)
+    if ended is not None:
+        plan = newest.summary
+        yield _event(
+            "end",
+            Result(plan_id=plan.plan_id, status=PlanStatus(plan.status), result=ended["result"], error=ended["error"]),
+        )
 
 
-async def _checkpoints(backend: Backend, first: Checkpoint) -> AsyncGenerator[Checkpoint, None]:
-    """Yield a plan's checkpoints until the server ends, also across losses of NATS."""
-    newest, moved = first, asyncio.Event()
-
-    async def keep_up() -> None:
-        nonlocal newest
-        while True:
-            with suppress(BusUnavailable):
-                async for checkpoint in backend.bus.checkpoints.watch(first.correlation_id):
-                    newest = checkpoint
-                    moved.set()
-            await asyncio.sleep(AGAIN_SECONDS)
-
-    yield first
-    version = first.version
+async def _until_closing(backend: Backend, changes: AsyncGenerator[Change]) -> AsyncGenerator[Change]:
+    """Pass changes on until the server ends."""
     spawn = asyncio.get_running_loop().create_task
-    tasks: list[asyncio.Task[Any]] = [spawn(keep_up()), spawn(backend.closing.wait())]
+    closing = spawn(backend.closing.wait())
+    following: asyncio.Task[Change | None] | None = None
     try:
-        while not backend.closing.is_set():
-            waiting = spawn(moved.wait())
-            try:
-                await asyncio.wait((waiting, *tasks), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                waiting.cancel()
-            moved.clear()
-            if newest.version > version:
-                version = newest.version
-                yield newest
+        while True:
+            following = spawn(_next(changes))
+            await asyncio.wait((following, closing), return_when=asyncio.FIRST_COMPLETED)
+            if not following.done() or (change := following.result()) is None:
+                return
+            yield change
     finally:
+        tasks = [task for task in (following, closing) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _next(changes: AsyncGenerator[Change]) -> Change | None:
+    return await anext(changes, None)
 
 
 async def _pause(backend: Backend, seconds: float) -> None:

@@ -206,6 +206,32 @@ class PlanStanding(ResponseModel):
     revision: int
 
 
+class TaskReported(ResponseModel):
+    """What a running task reports; it is not kept in the plan's history."""
+
+    revision: int
+    """The turn before it."""
+    time: Moment
+    task_id: str
+    """Id of the request."""
+    event_type: str
+    """Type of the request."""
+    attempt: int
+    """Attempt at the task, from 1: each one begins anew."""
+
+
+class TaskProgressed(TaskReported):
+    fraction: float | None
+    """0 to 1; null when unknown."""
+    message: str
+
+
+class TaskOutput(TaskReported):
+    chunk: Any
+    number: int
+    """Place of the chunk in the output of the attempt, from 0."""
+
+
 class EventOf(ResponseModel):
     type: str
     id: str

@@ -12,6 +12,7 @@ import { onKey } from "./keys.js";
 import { listen, soon } from "./live.js";
 import { bannersOf, dataOf, factsOf, heading, latestFork, possible } from "./plan_parts.js";
 import * as router from "./router.js";
+import { runningIn } from "./running.js";
 import { session } from "./session.js";
 import { spansIn } from "./spans.js";
 import { empty, failed, loading, stale } from "./states.js";
@@ -37,6 +38,7 @@ export async function showPlan({ main, parts: [id], query, signal }) {
   const notice = h("div", {});
   const banners = h("div", { class: "banners" });
   const facts = h("div", {});
+  const work = h("section", { class: "panel", "aria-label": "Running tasks", hidden: true });
   const picture = h("section", { class: "panel graph-panel", "aria-label": "Graph" });
   const turns = h("section", { class: "panel turns-panel", "aria-label": "Timeline" });
   const time = h("section", { class: "panel spans", "aria-label": "Time" });
@@ -46,6 +48,7 @@ export async function showPlan({ main, parts: [id], query, signal }) {
   const family = h("section", { class: "panel", "aria-label": "Children and groups" });
 
   const drawGraph = graphIn(picture, { chosen: (node) => findTurn(node) });
+  const running = runningIn(work);
   const timeline = timelineIn(turns, { id, signal, compare: (revision) => compareTurn(revision), actions: turnActions });
   const spans = spansIn(time, { id, signal, chosen: (revision) => (views.open("way"), markTurn(revision)) });
   const diff = diffIn(beside, { id, signal });
@@ -65,7 +68,7 @@ export async function showPlan({ main, parts: [id], query, signal }) {
 
   let effects = await effectsNow().catch(() => []);
   if (signal.aborted) return;
-  put(main, head, notice, banners, facts, views.element);
+  put(main, head, notice, banners, facts, work, views.element);
   draw();
   loadGraph();
   keys();
@@ -81,6 +84,7 @@ export async function showPlan({ main, parts: [id], query, signal }) {
     const open = openOf(effects);
     redraw(banners, [status, approval, error, result, held, waits, open], () => [open.length > 0 && openBanner(open), ...bannersOf(plan, press)]);
     redraw(facts, plan, () => factsOf(plan));
+    running.keep(FINISHED.has(status) ? [] : waits);
     redraw(given, [plan.goal, plan.results, plan.result], () => dataOf(plan));
     redraw(outside, effects, () => effectsOf(effects, { rollback: () => press("rollback") }));
     diff.reach(plan.revision);
@@ -123,6 +127,8 @@ export async function showPlan({ main, parts: [id], query, signal }) {
         again();
       },
       status: again,
+      progress: running.progress,
+      chunk: running.chunk,
       end: (_result, close) => {
         close();
         again();
