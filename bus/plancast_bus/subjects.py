@@ -362,14 +362,14 @@ class Subjects:
         """The notices of withdrawn requests of a task type; the payload is the sequence of the request."""
         return f"{self.store}.withdrawals.{check_event_type(task)}"
 
-    def progress(self, tenant: str, plan_id: str) -> str:
+    def progress(self, plan_id: str) -> str:
         """The progress notes of a plan."""
-        return f"{self.store}.progress.{encode_token(tenant) if tenant else _NO_TENANT}.{encode_token(plan_id)}"
+        return f"{self.store}.progress.{encode_token(plan_id)}"
 
     @property
     def every_progress(self) -> str:
         """Filter for :meth:`progress`."""
-        return f"{self.store}.progress.*.*"
+        return f"{self.store}.progress.*"
 
     def placeholder(self, source: str) -> str:
         """The message that keeps a work queue from being empty."""

@@ -324,7 +324,7 @@ NOT_ALLOWED = {
         "plancast-store.aliases.p", "plancast-store.machines.x", "plancast-store.withdrawals.work.requested",
         "plancast-store.registrations.app.x", "plancast-store.registrations.agent.x",
         "plancast.action-results.p.work.completed", "plancast.business-facts.p.x", "_INBOX.runtime.x",
-        "_INBOX.client.x", "plancast-store.progress.%.p", GET_CHECKPOINT, "$JS.API.STREAM.MSG.GET.PLANCAST_CHECKPOINTS",
+        "_INBOX.client.x", "plancast-store.progress.p", GET_CHECKPOINT, "$JS.API.STREAM.MSG.GET.PLANCAST_CHECKPOINTS",
         "$JS.API.STREAM.CREATE.X", "$JS.API.STREAM.DELETE.PLANCAST_CHECKPOINTS", "$JS.API.STREAM.PURGE.PLANCAST_META",
         "$JS.API.CONSUMER.CREATE.PLANCAST_CHECKPOINTS", "$JS.API.CONSUMER.CREATE.PLANCAST_META",
         "$JS.API.CONSUMER.CREATE.PLANCAST_META.x.plancast-store.>",
@@ -350,7 +350,7 @@ NOT_ALLOWED = {
         "$JS.API.STREAM.MSG.DELETE.PLANCAST_REQUESTS", "$JS.API.CONSUMER.DELETE.PLANCAST_REQUESTS.plans-goals",
         "$JS.API.CONSUMER.MSG.NEXT.PLANCAST_RESULTS.plans-results", "_INBOX.client.x",
         "$JS.API.DIRECT.GET.PLANCAST_META.plancast-store.registry.answers.x", "$JS.API.DIRECT.GET.PLANCAST_META",
-        "$JS.API.CONSUMER.CREATE.PLANCAST_CHECKPOINTS.x.plancast-store.checkpoints.*", "plancast-store.progress.%.p",
+        "$JS.API.CONSUMER.CREATE.PLANCAST_CHECKPOINTS.x.plancast-store.checkpoints.*", "plancast-store.progress.p",
     ],
 }  # fmt: skip
 NOT_HEARD = {

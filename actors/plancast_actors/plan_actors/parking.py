@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from plancast.errors import ModelUnavailable
 from plancast.models.in_process import in_process_reasoner
 from plancast.models.port import ReasonerPort, ReasonReply, ReasonRequest
+from plancast.models.text_stream import SINK, TextSink
 from plancast.models.throttle import throttle
 from plancast.telemetry.trace_scope import TRACING, current_trace
 from plancast_bus.clock import Clock
@@ -48,10 +49,12 @@ class ParkingReasoner:
     Args:
         reasoner: Forwards requests; None calls models in this process.
         clock: Measures such waits.
+        sink: Receives replies of models in this process that are to be streamed.
     """
 
-    def __init__(self, reasoner: ReasonerPort | None, clock: Clock) -> None:
+    def __init__(self, reasoner: ReasonerPort | None, clock: Clock, sink: TextSink | None = None) -> None:
         self._reasoner = reasoner
+        self._sink = sink
         self._clock = clock
 
     async def complete(self, request: ReasonRequest) -> ReasonReply:
@@ -69,6 +72,7 @@ class ParkingReasoner:
     async def _ask(self, request: ReasonRequest) -> ReasonReply:
         if TRACING.get() is not None:
             request = replace(request, trace=current_trace())
+        SINK.set(self._sink)
         attempts = 0
         while True:
             try:

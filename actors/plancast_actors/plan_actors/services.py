@@ -18,6 +18,7 @@ from plancast.plan.status import PlanStatus
 from plancast.plan_store.store import StoredPlans
 from plancast.settings import Settings
 from plancast.state_machine.machine import Machine
+from plancast.tasks.progress import DecisionReporter
 from plancast.turn.turn import TurnEnvironment
 from plancast_actors.dead_letters import DeadLetterWriter
 from plancast_actors.maintenance.machine_gc import is_recent
@@ -76,7 +77,7 @@ class HostServices:
             max_event_bytes=settings.bus.max_event_bytes,
             registry=self.registry,
             toolkit=Toolkit(self.registry),
-            reasoner=ParkingReasoner(reasoner, self.clock),
+            reasoner=ParkingReasoner(reasoner, self.clock, DecisionReporter(bus.progress)),
             seals=bus.seals,
         )
         plans = settings.plans

@@ -13,11 +13,12 @@ import ray
 from cachetools import LRUCache
 from ray.exceptions import RayError, RayTaskError
 
-from plancast.models.port import ReasonReply
+from plancast.models.port import ReasonReply, ReasonRequest
 from plancast.models.rate_limit import RateLimit, Ticket
 from plancast.models.reasoner import Reasoner, load_litellm
 from plancast.models.response_cache import Key
 from plancast.settings import ReasonerSettings
+from plancast.tasks.progress import DecisionReporter
 from plancast.telemetry import trace_export
 from plancast.telemetry.logging import LOG_CONTEXT
 from plancast_actors.ray.endpoint import open_endpoint
@@ -125,6 +126,7 @@ class ReasonerProcess(RequestProcess):
 
     def __init__(self, blueprint: Blueprint, name: str) -> None:
         self._keys: LRUCache[Key, None] = LRUCache(RECENT_KEYS)
+        self._opening = asyncio.Lock()
         os.nice(NICENESS)  # in Linux: this thread, and those that it starts from now on, which load litellm
         super().__init__(blueprint, name)
 
@@ -133,11 +135,21 @@ class ReasonerProcess(RequestProcess):
         pool = spare_of(POOL) if is_spare(self.name) else POOL
         limits = {model: PooledLimit(model, pool, settings.ray.namespace) for model in settings.reasoners.limits}
         self.reasoner = Reasoner(
-            timeout=settings.reasoners.timeout, limits=limits, cache_size=RECENT_KEYS, secrets=settings.secrets()
+            timeout=settings.reasoners.timeout,
+            limits=limits,
+            cache_size=RECENT_KEYS,
+            secrets=settings.secrets(),
+            sink=self._show,
         )
         self.reasoner.tracing = trace_export.open_tracing(settings, self.name)
         await load_litellm()  # takes seconds, which the first plan would have to wait
         await self._open_endpoint(run=self.run)
+
+    async def _show(self, request: ReasonRequest, attempt: int, number: int, text: str) -> None:
+        """Show a piece of a reply to those who watch its plan; most reasoners never need a connection to NATS."""
+        async with self._opening:
+            bus = self.bus = self.bus or await open_bus(self.blueprint.settings)
+        await DecisionReporter(bus.progress)(request, attempt, number, text)
 
     async def run(self, call: bytes) -> bytes:
         return await self._reply(call, self._run)

@@ -23,12 +23,14 @@ from plancast.models.port import ReasonReply, ReasonRequest, Usage
 from plancast.telemetry.redaction import redact
 from plancast_actors.rpc.framing import pack
 
-VERSION = 1
+VERSION, STREAMED = 1, 2
 """First item of each message, to be increased with every change of the format: processes of two releases exchange
-messages during a rolling upgrade."""
+messages during a rolling upgrade. The second one is of requests whose replies are streamed, which it does not know."""
 INCOMPATIBLE_RETRY_SECONDS = 2.0
 _UNPACKABLE = (TypeError, ValueError, OverflowError)
-_REQUEST, _REPLY, _USAGE = (tuple(each.name for each in fields(kind)) for kind in (ReasonRequest, ReasonReply, Usage))
+_REQUEST, _REPLY, _USAGE = (
+    tuple(each.name for each in fields(kind) if each.name != "stream") for kind in (ReasonRequest, ReasonReply, Usage)
+)
 ERRORS: dict[str, type[PlancastError]] = {
     name: kind
     for module in (plancast_bus.errors, plancast.errors)
@@ -63,6 +65,7 @@ class PackedRequest(NamedTuple):
     planner: str
     body: bytes
     """Contains the API key in clear."""
+    stream: bool = False
 
     def __repr__(self) -> str:
         return f"PackedRequest(model={self.model!r}, plan_id={self.plan_id!r}, {len(self.body)} bytes)"
@@ -89,7 +92,13 @@ def pack_request(request: AnyRequest) -> PackedRequest:
         values["parameters"] = {name: _plain(each, f"parameters.{name}") for name, each in request.parameters.items()}
         body = pack(values)
     return PackedRequest(
-        request.model, request.idempotency_key, request.tenant_id, request.plan_id, request.planner, body
+        request.model,
+        request.idempotency_key,
+        request.tenant_id,
+        request.plan_id,
+        request.planner,
+        body,
+        request.stream,
     )
 
 
@@ -100,18 +109,19 @@ def unpack_request(request: AnyRequest) -> ReasonRequest:
     values = _unpack(request.body)
     if values["api_key"] is not None:
         values["api_key"] = SecretStr(values["api_key"])
-    return ReasonRequest(**values)
+    return ReasonRequest(**values, stream=request.stream)
 
 
 def pack_call(call_id: str, request: AnyRequest) -> bytes:
     """A call to the pool or to a reasoner."""
-    return pack((VERSION, call_id, *pack_request(request)))
+    *values, stream = pack_request(request)
+    return pack((STREAMED if stream else VERSION, call_id, *values))
 
 
 def read_call(packed: bytes) -> tuple[str, PackedRequest]:
     """Id and request of a call. Raises IncompatibleRelease."""
-    call_id, *values = _read(packed)
-    return call_id, PackedRequest(*values)
+    version, call_id, *values = _read(packed, VERSION, STREAMED)
+    return call_id, PackedRequest(*values)._replace(stream=version == STREAMED)
 
 
 def pack_reply(reply: ReasonReply | None) -> bytes:
@@ -137,7 +147,7 @@ def pack_error(error: Exception) -> bytes:
 
 def read_reply(packed: bytes) -> ReasonReply | None:
     """A reply, or None for a cancelled call. Raises the error that came in its place, or IncompatibleRelease."""
-    name, *values = _read(packed)
+    _version, name, *values = _read(packed, VERSION)
     if name is not None:
         _raise(name, *values)
     return None if values[0] is None else ReasonReply.from_dict(values[0])
@@ -153,19 +163,19 @@ def _raise(name: str, arguments: list[Any], attributes: dict[str, Any]) -> NoRet
     raise error
 
 
-def _read(packed: bytes) -> list[Any]:
-    """The items after the version."""
+def _read(packed: bytes, *versions: int) -> list[Any]:
+    """The items, the version first."""
     try:
         values: list[Any] = list(_unpack(packed))
     except _UNPACKABLE:
         values = []
-    if values[:1] != [VERSION]:
+    if not values or values[0] not in versions:
         raise IncompatibleRelease(
             "plan hosts and reasoners run releases of plancast that do not understand each other; the request is made "
             "again when the upgrade has replaced them",
             retry_after=INCOMPATIBLE_RETRY_SECONDS,
         )
-    return values[1:]
+    return values
 
 
 def _unpack(packed: bytes) -> Any:

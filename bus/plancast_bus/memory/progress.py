@@ -45,21 +45,21 @@ class MemoryProgress:
     def __init__(self, bus: MemoryBus) -> None:
         self._bus = bus
 
-    async def put(self, tenant: str, plan_id: str, payload: bytes) -> None:
+    async def put(self, plan_id: str, payload: bytes) -> None:
         if not self._bus.closed:
-            self._bus.world.progress.put(self._bus.subjects.progress(tenant, plan_id), payload)
+            self._bus.world.progress.put(self._bus.subjects.progress(plan_id), payload)
 
-    async def kept(self, tenant: str, plan_id: str, *, after: int = 0) -> list[ProgressNote]:
+    async def kept(self, plan_id: str, *, after: int = 0) -> list[ProgressNote]:
         await self._bus.turn()
-        return self._bus.world.progress.after(self._bus.subjects.progress(tenant, plan_id), after)
+        return self._bus.world.progress.after(self._bus.subjects.progress(plan_id), after)
 
-    async def follow(self, tenant: str, plan_id: str, *, after: int = 0) -> AsyncGenerator[ProgressNote]:
+    async def follow(self, plan_id: str, *, after: int = 0) -> AsyncGenerator[ProgressNote]:
         table, more = self._bus.world.progress, asyncio.Event()
         table.add(more)
         try:
             while True:
                 more.clear()
-                for note in await self.kept(tenant, plan_id, after=after):
+                for note in await self.kept(plan_id, after=after):
                     after = note.sequence
                     yield note
                 await more.wait()

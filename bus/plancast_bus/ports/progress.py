@@ -24,11 +24,11 @@ class ProgressNote(NamedTuple):
 class ProgressNotes(Protocol):
     """Store of progress notes, the last :data:`KEPT_NOTES` of each plan. They are not part of its history."""
 
-    async def put(self, tenant: str, plan_id: str, payload: bytes) -> None:
+    async def put(self, plan_id: str, payload: bytes) -> None:
         """Send a note, at most once: what cannot be sent now is dropped, and nobody waits for the server."""
         ...
 
-    async def kept(self, tenant: str, plan_id: str, *, after: int = 0) -> list[ProgressNote]:
+    async def kept(self, plan_id: str, *, after: int = 0) -> list[ProgressNote]:
         """Return the notes that are kept, after a sequence, oldest first.
 
         Raises:
@@ -37,7 +37,7 @@ class ProgressNotes(Protocol):
         """
         ...
 
-    def follow(self, tenant: str, plan_id: str, *, after: int = 0) -> AsyncGenerator[ProgressNote]:
+    def follow(self, plan_id: str, *, after: int = 0) -> AsyncGenerator[ProgressNote]:
         """Yield the notes that are kept, after a sequence, then further ones, until the caller stops.
 
         It continues after a reconnect.

@@ -52,11 +52,13 @@ class PlanChange:
     """Type of the event that the turn handled."""
     path: tuple[str, ...] = ()
     """States entered in the turn."""
+    note: int = 0
+    """Sequence of the last report of a task up to the change; 0 when there was none."""
 
     @property
     def cursor(self) -> str:
         """The place of the change: a watch ``after`` it goes on with the next one."""
-        return str(Cursor(self.revision))
+        return str(Cursor(self.revision, self.note))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +72,6 @@ class TaskReport(PlanChange):
     """Id of the request."""
     attempt: int = 1
     """Attempt at the task, from 1: each one begins anew."""
-    sequence: int = 0
-
-    @property
-    def cursor(self) -> str:
-        """As of :class:`PlanChange`."""
-        return str(Cursor(self.revision, self.sequence))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +92,19 @@ class TaskChunk(TaskReport):
     chunk: Any = None
     number: int = 0
     """Place of the chunk in the output of the attempt, from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionText(TaskReport):
+    """A piece of a model's reply while it is written, of a planner with ``stream=True``.
+
+    ``event_type`` is the name of the planner, ``task_id`` the reply's key; further attempts at a reply begin anew.
+    """
+
+    kind: ClassVar[str] = "tokens"
+    text: str = ""
+    number: int = 0
+    """Place of the piece in the reply, from 0."""
 
 
 def change_of(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> PlanChange:
@@ -119,8 +128,10 @@ def report_of(turn: PlanChange, sent: ProgressNote) -> TaskReport | None:
     note = read_note(sent.payload)
     if note is None:
         return None
-    plan = turn.plan_id, turn.revision, turn.status, turn.current_state, sent.time, note.event_type, ()
-    task = note.task, note.attempt, sent.sequence
+    plan = turn.plan_id, turn.revision, turn.status, turn.current_state, sent.time, note.event_type, (), sent.sequence
+    task = note.task, note.attempt
+    if note.kind == "tokens":
+        return DecisionText(*plan, *task, str(note.chunk), note.number)
     if note.kind == "chunk":
         return TaskChunk(*plan, *task, note.chunk, note.number)
     return TaskProgress(*plan, *task, note.fraction, note.message)

@@ -431,7 +431,8 @@ class PlanHandle:
             BusUnavailable: the client is closed, or its connection is, for good.
         """
         cursor = None if after is None else Cursor.read(after)
-        await self._lookup.newest()
+        begun = await self._lookup.newest()
+        plan_id = self.plan_id if begun is None else begun.summary.plan_id
 
         def check(checkpoint: Checkpoint) -> None:
             if (unknown := self._pending.unknown(checkpoint)) is not None:
@@ -440,7 +441,7 @@ class PlanHandle:
         def is_over() -> bool:
             return bool(self._results.closed or self._results.lost)
 
-        watch = PlanWatch(self._bus, self._pending.key, cursor, check=check, is_over=is_over)
+        watch = PlanWatch(self._bus, self._pending.key, plan_id, cursor, check=check, is_over=is_over)
         async with aclosing(watch.changes()) as changes:
             async for each in changes:
                 yield each.change

@@ -14,7 +14,7 @@ from plancast.plan.status import PlanStatus
 from plancast_bus.errors import BusError, BusUnavailable
 from plancast_bus.events.codec import unpack
 from plancast_bus.ports.bus import Bus
-from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
+from plancast_bus.ports.checkpoints import Checkpoint
 from plancast_bus.ports.progress import ProgressNote
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,8 @@ class Change(NamedTuple):
     """A change, with what it was read from."""
 
     change: PlanChange
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint | None
+    """None before the plan's first turn was read."""
     entry: dict[str, Any]
     """The turn's entry in the timeline; empty for reports of tasks."""
 
@@ -38,6 +39,7 @@ class PlanWatch:
     Args:
         bus: Where the plan is stored.
         key: Correlation id of the plan.
+        plan_id: Its id.
         after: Where to go on; None: with the newest turn.
         check: Called with each checkpoint; raises where the plan is not the one that is meant.
         is_over: True once the bus will not come back.
@@ -47,6 +49,7 @@ class PlanWatch:
         self,
         bus: Bus,
         key: str,
+        plan_id: str,
         after: Cursor | None = None,
         *,
         check: Callable[[Checkpoint], None] = lambda _: None,
@@ -54,12 +57,14 @@ class PlanWatch:
     ) -> None:
         self._bus = bus
         self._key = key
+        self._plan_id = plan_id
         self._check = check
         self._is_over = is_over
         self._seen = None if after is None else after.revision
         self._note = 0 if after is None else after.note
-        self._turn: PlanChange | None = None
+        self._turn = PlanChange(plan_id, self._seen or 0, PlanStatus.PENDING, "", 0.0)
         """The turn that was yielded last."""
+        self._newest: Checkpoint | None = None
         self._queue: asyncio.Queue[Checkpoint | ProgressNote | Exception] = asyncio.Queue(1)
         self._readers: list[asyncio.Task[None]] = []
 
@@ -72,30 +77,29 @@ class PlanWatch:
             BusUnavailable: the bus will not come back.
         """
         self._read(self._checkpoints())
-        newest: Checkpoint | None = None
+        self._read(self._notes())
         try:
             while True:
                 read = await self._queue.get()
                 if isinstance(read, Exception):
                     raise read
                 if isinstance(read, ProgressNote):
-                    for report in self._reports([read], newest):
+                    for report in self._reports([read]):
                         yield report
                     continue
                 self._check(read)
-                newest, plan = read, read.summary
-                ends = PlanStatus(plan.status).finished
-                for entry in await self._entries_after(read):
+                self._newest, ends = read, PlanStatus(read.summary.status).finished
+                entries = await self._entries_after(read)
+                notes = await self._kept() if entries else []
+                for entry in entries:
                     change = change_of(read, entry)
-                    if ends and change.revision == read.revision:
-                        for report in self._reports(await self._rest(plan), read):
-                            yield report
-                    self._turn, self._seen = change, change.revision
-                    yield Change(change, read, entry)
+                    last = ends and change.revision == read.revision
+                    for report in self._reports([note for note in notes if last or note.time <= change.time]):
+                        yield report
+                    self._turn, self._seen = replace(change, note=self._note), change.revision
+                    yield Change(self._turn, read, entry)
                 if ends:
                     return
-                if len(self._readers) == 1:
-                    self._read(self._notes(plan))
         finally:
             for reader in self._readers:
                 reader.cancel()
@@ -146,11 +150,11 @@ class PlanWatch:
 
     # Reports of tasks. They are no part of a plan: whoever cannot read them sees the turns alone.
 
-    async def _notes(self, plan: PlanSummary) -> AsyncGenerator[ProgressNote]:
+    async def _notes(self) -> AsyncGenerator[ProgressNote]:
         after = self._note
         while not self._is_over():
             try:
-                async for note in self._bus.progress.follow(plan.tenant_id, plan.plan_id, after=after):
+                async for note in self._bus.progress.follow(self._plan_id, after=after):
                     after = note.sequence
                     yield note
             except BusUnavailable as error:
@@ -160,22 +164,19 @@ class PlanWatch:
                 return
             await asyncio.sleep(AGAIN_SECONDS)
 
-    async def _rest(self, plan: PlanSummary) -> list[ProgressNote]:
-        """The reports that came before the plan ended, and were not read yet."""
+    async def _kept(self) -> list[ProgressNote]:
+        """The reports that were not read yet: those before a turn are shown before it, whatever arrives first."""
         try:
-            return await self._bus.progress.kept(plan.tenant_id, plan.plan_id, after=self._note)
+            return await self._bus.progress.kept(self._plan_id, after=self._note)
         except BusError as error:
             logger.debug("reports of tasks cannot be read: %s", error)
             return []
 
-    def _reports(self, notes: list[ProgressNote], newest: Checkpoint | None) -> list[Change]:
+    def _reports(self, notes: list[ProgressNote]) -> list[Change]:
         found = []
         for note in notes:
-            if newest is not None and note.sequence > self._note:
+            if note.sequence > self._note:
                 self._note = note.sequence
-                turn = self._turn or replace(
-                    change_of(newest, {}), revision=self._seen or newest.revision, status=PlanStatus.RUNNING
-                )
-                if (report := report_of(turn, note)) is not None:
-                    found.append(Change(report, newest, {}))
+                if (report := report_of(self._turn, note)) is not None:
+                    found.append(Change(report, self._newest, {}))
         return found

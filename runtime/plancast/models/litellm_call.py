@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from plancast.models.failures import Failure, classify, refused, timed_out
 from plancast.models.port import MAX_COST, MAX_TOKENS, ReasonRequest, Usage, is_amount
+from plancast.models.text_stream import TextSink, TextStream
 from plancast.telemetry.redaction import without
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class ModelCall:
         timeout: Seconds for a call, where the request has no timeout.
         level: Structured output that the model supports.
         secrets: Redacted from answers and errors, besides those of the request and the environment.
+        sink: Receives the text of a reply that the request wants streamed; None: it is not.
     """
 
     def __init__(
@@ -51,11 +53,13 @@ class ModelCall:
         timeout: float,
         level: Level,
         secrets: Iterable[str] = (),
+        sink: TextSink | None = None,
     ) -> None:
         self._litellm = litellm
         self._request = request
         self._timeout = request.timeout or timeout
         self._known = tuple(secrets)
+        self._sink = sink if request.stream else None
         self.provider = provider_of(litellm, model, request.api_base)
         # A key and an address are for one provider, and not sent to others.
         at_home = model == request.model or self.provider == provider_of(litellm, request.model, request.api_base)
@@ -78,7 +82,7 @@ class ModelCall:
         self.made += 1
         try:
             async with asyncio.timeout(self._timeout):
-                answer = await self._litellm.acompletion(**self._arguments())
+                answer = await (self._call() if self._sink is None else self._stream(self._sink))
         except TimeoutError:
             return None, timed_out(self._timeout)
         except Exception as error:  # whatever litellm, and the clients below it, may raise
@@ -88,6 +92,21 @@ class ModelCall:
             return None, failure
         self._scrub(answer)
         return answer, None
+
+    async def _call(self) -> Any:
+        return await self._litellm.acompletion(**self._arguments())
+
+    async def _stream(self, sink: TextSink) -> Any:
+        """Make a call whose reply is streamed; returns it as a whole."""
+        usage = {"stream": True, "stream_options": {"include_usage": True}}
+        text = TextStream(sink, self._request, self.made, self._secrets())
+        parts = []
+        async for part in await self._litellm.acompletion(**self._arguments(), **usage):
+            parts.append(part)
+            if part.choices and (written := part.choices[0].delta.content):
+                await text.add(written)
+        await text.end()
+        return self._litellm.stream_chunk_builder(parts, messages=[dict(each) for each in self._request.messages])
 
     def lower(self, failure: Failure) -> bool:
         """Lower the response format after a failure about it. False when it cannot be lowered."""

@@ -37,6 +37,8 @@ class ModelOptions:
     """Tried in this order when the model fails."""
     max_repairs: int = 2
     """Times that an invalid answer is sent back."""
+    stream: bool = False
+    """Show replies to those who watch the plan while they are written."""
     llm_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Further parameters for the model: ``max_tokens``, ``top_p``; ``timeout`` is in seconds, for one attempt."""
 
@@ -110,6 +112,7 @@ class ModelOptions:
             timeout=self.llm_kwargs.get("timeout"),
             api_base=self.api_base,
             api_key=self.api_key,
+            stream=self.stream,
             **fields,
         )
 

@@ -49,6 +49,8 @@ class ReasonRequest:
     """None: the provider's environment variable. Never sent to another provider."""
     trace: str = ""
     """W3C traceparent; see `docs/tracing.md`."""
+    stream: bool = False
+    """The reply's text is shown to those who watch the plan while it is written."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fallback_models", tuple(self.fallback_models))
@@ -76,7 +78,7 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     """
     misplaced = [f"{name} (give it as {_ELSEWHERE[name]})" for name in parameters if name in _ELSEWHERE]
     if parameters.get("stream"):
-        misplaced.append("stream (replies are not streamed)")
+        misplaced.append("stream (give it as an option of the planner)")
     if misplaced:
         raise ValueError(f"not among a model's parameters: {', '.join(misplaced)}")
 

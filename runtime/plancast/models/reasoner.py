@@ -26,6 +26,7 @@ from plancast.models.litellm_call import Level, ModelCall, provider_of, usage_of
 from plancast.models.port import ReasonReply, ReasonRequest, ReasonRetry
 from plancast.models.rate_limit import RateLimit
 from plancast.models.response_cache import ResponseCache
+from plancast.models.text_stream import SINK, TextSink
 from plancast.telemetry.trace_scope import TRACING
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Reasoner:
         cache_size: Cached replies.
         cache_seconds: Their maximum age.
         secrets: Redacted from answers and errors, besides the keys of requests and of the environment.
+        sink: Receives replies that are to be streamed, piece by piece; None: that of the context.
         sleep: Waits between attempts.
         chance: Returns a number from 0 to 1, for jitter.
     """
@@ -72,12 +74,14 @@ class Reasoner:
         cache_size: int = 1024,
         cache_seconds: float = 600.0,
         secrets: Iterable[str] = (),
+        sink: TextSink | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._retry = retry or ReasonRetry()
         self._timeout = timeout
         self._secrets = tuple(secrets)
+        self._sink = sink
         self._limits = dict(limits or {})
         self._levels = dict(structured_output or {})
         self._learned: dict[tuple[str, str | None], Level] = {}
@@ -108,7 +112,7 @@ class Reasoner:
             if share < 1:
                 break
             level = self._level(litellm, model, request.api_base)
-            call = ModelCall(litellm, request, model, self._timeout, level, self._secrets)
+            call = ModelCall(litellm, request, model, self._timeout, level, self._secrets, self._sink or SINK.get())
             answer, failure, failed = await self._try_model(call, share, request)
             calls, tries = calls + call.made, tries - failed
             if failure is None:
@@ -242,6 +246,9 @@ def _quieten() -> None:
     types, and about the coroutine that never starts when a call is cancelled while litellm prepares it in a thread.
     """
     warnings.filterwarnings("ignore", r"coroutine '\w+\.a(sync_)?completion\w*' was never awaited", RuntimeWarning)
+    warnings.filterwarnings(
+        "ignore", r"Accessing the 'model_(computed_)?fields' attribute on the instance", DeprecationWarning
+    )
     warnings.filterwarnings("ignore", r"Item '\w+' on TypedDict class '\w+' is using the `ReadOnly`", UserWarning)
     logging.getLogger("openai._base_client").addFilter(_drop_requests)
     if os.environ.get("LITELLM_LOG"):

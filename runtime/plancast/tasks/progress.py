@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from plancast.json_values.normalize import plain
+from plancast.models.port import ReasonRequest
 from plancast_bus.errors import InvalidEnvelope
 from plancast_bus.events.codec import pack, unpack
 from plancast_bus.events.envelope import EventEnvelope
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 REST_SECONDS = 0.1
 """Least seconds between two reports of a task's progress; of those between, the last one is sent."""
+MAX_TEXT = MAX_NOTE_BYTES // 8
+"""Characters of a reply in one note: as many as fit in any script, besides the names."""
 MAX_MESSAGE = 1_000
 """Longest message of a report, in characters."""
 
@@ -27,11 +30,11 @@ class TaskNote(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
-    kind: Literal["progress", "chunk"]
-    task: Annotated[str, Field(max_length=1_000)]
+    kind: Literal["progress", "chunk", "tokens"]
+    task: Annotated[str, Field(max_length=2_000)]
     """Id of the request."""
     event_type: Annotated[str, Field(max_length=200)]
-    """Type of the request."""
+    """Type of the request; of a decision, the name of its planner."""
     attempt: Annotated[int, Field(ge=1)]
     fraction: Annotated[float, Field(ge=0, le=1)] | None = None
     message: Annotated[str, Field(max_length=MAX_MESSAGE)] = ""
@@ -48,12 +51,27 @@ def read_note(payload: bytes) -> TaskNote | None:
         return None
 
 
+class DecisionReporter:
+    """Sends the replies of models, piece by piece; a :class:`~plancast.models.text_stream.TextSink`."""
+
+    def __init__(self, notes: ProgressNotes) -> None:
+        self._notes = notes
+
+    async def __call__(self, request: ReasonRequest, attempt: int, number: int, text: str) -> None:
+        """Send a piece, in several notes where it is too large for one."""
+        if not request.plan_id:
+            return
+        about = {"task": request.idempotency_key, "event_type": request.planner[:200], "attempt": attempt}
+        for start in range(0, len(text), MAX_TEXT):
+            note = {"kind": "tokens", "chunk": text[start : start + MAX_TEXT], "number": number} | about
+            await self._notes.put(request.plan_id, pack(note))
+
+
 class TaskReporter:
     """Sends the reports of one attempt at a task to those who watch its plan."""
 
     def __init__(self, notes: ProgressNotes, request: EventEnvelope, attempt: int) -> None:
         self._notes = notes
-        self._tenant = request.tenant_id or ""
         self._plan_id = request.plan_id or ""
         self._about = {"task": request.id, "event_type": request.type, "attempt": attempt}
         self._waiting: dict[str, Any] | None = None
@@ -98,4 +116,4 @@ class TaskReporter:
 
     async def _send(self, note: dict[str, Any]) -> None:
         if self._plan_id:
-            await self._notes.put(self._tenant, self._plan_id, pack(note | self._about))
+            await self._notes.put(self._plan_id, pack(note | self._about))

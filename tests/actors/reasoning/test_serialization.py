@@ -6,6 +6,7 @@ import ast
 import asyncio
 import inspect
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from plancast.settings import ModelLimit
 from plancast_actors.reasoning.rate_limits import ModelLimits, estimate
 from plancast_actors.reasoning.serialization import (
     ERRORS,
+    STREAMED,
     VERSION,
     IncompatibleRelease,
     pack_call,
@@ -104,6 +106,15 @@ def test_a_call_comes_out_as_it_went_in() -> None:
     head = (packed.model, packed.idempotency_key, packed.tenant_id, packed.plan_id, packed.planner)
     assert head == ("openai/any", "plan-1/7", "t", "plan-1", "p")
     assert pack_request(packed) is packed
+
+
+def test_a_release_that_streams_no_replies_refuses_a_call_for_one() -> None:
+    request = ReasonRequest([{"role": "user", "content": "x"}], "m", stream=True)
+    call = pack_call("1", request)
+    assert unpack_request(read_call(call)[1]) == request
+    assert unpack_request(read_call(pack_call("2", read_call(call)[1]))[1]) == request
+    assert unpack(call)[0] == 2
+    assert unpack(pack_call("3", replace(request, stream=False)))[0] == 1
 
 
 def test_no_secret_is_in_the_repr_of_a_packed_request() -> None:
@@ -236,7 +247,7 @@ def test_an_error_of_a_later_release_arrives_as_plancasts_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "packed", [pickle.dumps(("c", ("m", "", "", "", "", b""))), pack((VERSION + 1, "c", {})), b"", b"\xc1", pack(5)]
+    "packed", [pickle.dumps(("c", ("m", "", "", "", "", b""))), pack((STREAMED + 1, "c", {})), b"", b"\xc1", pack(5)]
 )
 def test_a_message_of_another_release_is_refused_with_an_error_that_has_it_sent_again(packed: bytes) -> None:
     for read in (read_call, read_reply):

@@ -1810,41 +1810,40 @@ async def test_the_checkpoint_before_the_newest_is_kept_too(bus: Bus) -> None:
 async def kept(bus: Bus, condition: Callable[[list[ProgressNote]], bool]) -> list[ProgressNote]:
     """The notes of a plan, once they are as expected: they are sent, and not waited for."""
     async with asyncio.timeout(PATIENCE):
-        while not condition(notes := await bus.progress.kept("", "plan")):
+        while not condition(notes := await bus.progress.kept("plan")):
             await asyncio.sleep(0.05)
     return notes
 
 
-async def test_notes_are_kept_in_order_for_each_plan_of_each_tenant(world: World) -> None:
+async def test_notes_are_kept_in_order_for_each_plan(world: World) -> None:
     writer, reader = await world.connect(), await world.connect()
     for number in range(3):
-        await writer.progress.put("", "plan", b"%d" % number)
-        await writer.progress.put("acme", "plan", b"of acme")
-        await writer.progress.put("", "plan.b", b"of b")
+        await writer.progress.put("plan", b"%d" % number)
+        await writer.progress.put("plan.b", b"of b")
     notes = await kept(reader, lambda found: len(found) == 3)
     assert [note.payload for note in notes] == [b"0", b"1", b"2"]
     assert [note.sequence for note in notes] == sorted({note.sequence for note in notes})
-    assert await reader.progress.kept("", "plan", after=notes[1].sequence) == notes[2:]
-    assert [note.payload for note in await reader.progress.kept("acme", "plan")] == [b"of acme"] * 3
-    assert await reader.progress.kept("", "nobody") == []
+    assert await reader.progress.kept("plan", after=notes[1].sequence) == notes[2:]
+    assert [note.payload for note in await reader.progress.kept("plan.b")] == [b"of b"] * 3
+    assert await reader.progress.kept("nobody") == []
 
 
 async def test_a_reader_of_notes_gets_those_that_are_kept_and_then_all_others(world: World) -> None:
     writer, reader = await world.connect(), await world.connect()
     for number in range(4):
-        await writer.progress.put("", "plan", b"%d" % number)
+        await writer.progress.put("plan", b"%d" % number)
     notes = await kept(reader, lambda found: len(found) == 4)
-    async with asyncio.timeout(PATIENCE), aclosing(reader.progress.follow("", "plan", after=notes[1].sequence)) as more:
-        assert [await anext(more), await anext(more)] == notes[2:]
-        await writer.progress.put("", "another", b"-")
-        await writer.progress.put("", "plan", b"4")
+    async with asyncio.timeout(PATIENCE), aclosing(reader.progress.follow("plan", after=notes[1].sequence)) as more:
+        assert [(await anext(more)).sequence for _ in range(2)] == [note.sequence for note in notes[2:]]
+        await writer.progress.put("another", b"-")
+        await writer.progress.put("plan", b"4")
         assert (await anext(more)).payload == b"4"
 
 
 async def test_old_notes_of_a_plan_make_place_for_new_ones(world: World) -> None:
     bus = await world.connect()
     for number in range(KEPT_NOTES + 10):
-        await bus.progress.put("", "plan", b"%d" % number)
+        await bus.progress.put("plan", b"%d" % number)
     last = b"%d" % (KEPT_NOTES + 9)
     notes = await kept(bus, lambda found: bool(found) and found[-1].payload == last)
     assert [note.payload for note in notes] == [b"%d" % number for number in range(10, KEPT_NOTES + 10)]

@@ -125,9 +125,9 @@ def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, 
 
 async def _put_note(bus: JetStreamBus, *, note: dict[str, Any]) -> None:
     """Send what a task of the plan ``good`` reports, and wait until it is kept."""
-    await bus.progress.put("", "good", pack(note))
+    await bus.progress.put("good", pack(note))
     async with asyncio.timeout(30):
-        while pack(note) not in [each.payload for each in await bus.progress.kept("", "good")]:
+        while pack(note) not in [each.payload for each in await bus.progress.kept("good")]:
             await asyncio.sleep(0.01)
 
 

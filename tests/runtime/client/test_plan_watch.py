@@ -203,7 +203,7 @@ async def test_each_change_is_seen_once_across_restarts_of_the_server(
             """Send notes until one arrives: a note that cannot be sent is dropped."""
             async with asyncio.timeout(PATIENCE):
                 while not any(isinstance(each, TaskChunk) and each.chunk == text for each in seen):
-                    await bus.progress.put("", plan.plan_id, _note(text))
+                    await bus.progress.put(plan.plan_id, _note(text))
                     await asyncio.sleep(0.05)
 
         watching = asyncio.create_task(watch())
@@ -236,8 +236,8 @@ async def test_what_is_no_report_is_passed_over() -> None:
         handle = await client.submit("trip.goal", {})
         plan = await host.begin()
         for payload in (b"", b"\xc1", b"\x93\x01\x02\x03", _note("x", kind="other"), _note("x", attempt=0)):
-            await host.bus.progress.put("", plan.plan_id, payload)
-        await host.bus.progress.put("", plan.plan_id, _note("good"))
+            await host.bus.progress.put(plan.plan_id, payload)
+        await host.bus.progress.put(plan.plan_id, _note("good"))
         await host.finish(plan)
         changes = await _changes(handle, "1")
     assert [each.chunk for each in changes if isinstance(each, TaskChunk)] == ["good"]

@@ -368,8 +368,8 @@ async def test_a_plan_is_followed_from_any_event_on(api: Api) -> None:
     plan = await api.submit("order.goal", {"item": "lamp"})
     await api.until(plan, lambda found: found["current_state"] == "approving")
     report = {"task": "t", "event_type": "order.price", "attempt": 1}
-    await api.desk.bus.progress.put("", plan, pack({**report, "kind": "progress", "fraction": 0.5, "message": "half"}))
-    await api.desk.bus.progress.put("", plan, pack({**report, "kind": "chunk", "chunk": "42 ", "number": 0}))
+    await api.desk.bus.progress.put(plan, pack({**report, "kind": "progress", "fraction": 0.5, "message": "half"}))
+    await api.desk.bus.progress.put(plan, pack({**report, "kind": "chunk", "chunk": "42 ", "number": 0}))
 
     async def follow(headers: dict[str, str], params: dict[str, str], last: str) -> list[tuple[str, str, Any]]:
         """Names, ids and data of events, up to one that is named."""

@@ -42,10 +42,12 @@ from plancast.agents.registry import TTL_SECONDS
 from plancast.console.server import ConsoleServer
 from plancast.console.service.nats_probe import PROBE_SECONDS
 from plancast.console.views.layout import place
+from plancast.plan.requests import Request as OpenRequest
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.liveness.registration import register_app
 from plancast_actors.workers.runner import TaskRunner
+from plancast_bus.events.codec import pack
 from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.nats_server.process import NatsServer
 
@@ -544,6 +546,30 @@ async def test_labels_of_a_graph_do_not_cross(page: Page) -> None:
     }"""
     clean = await page.evaluate(crossings, graphs)
     assert [seed for seed, each in enumerate(clean) if not each] == []
+
+
+async def test_what_is_under_way_is_shown_as_it_is_reported(page: Page, deployed: Deployed) -> None:
+    plan_id = await deployed.plan(500, session_id="under way")
+    handle = deployed.client.plan(plan_id)
+    while not (requests := (await handle.state())["requests"]):
+        await asyncio.sleep(0.05)
+    (asked,) = (OpenRequest.read(value).event_type for value in requests.values())
+    await show(page, plan_id)
+    running = page.get_by_role("region", name="Running tasks")
+    await expect(running).to_be_hidden()
+    notes = deployed.client.bus.progress
+    about = {"task": "t", "event_type": asked, "attempt": 1}
+    await notes.put(plan_id, pack({**about, "kind": "progress", "fraction": 0.4, "message": f"{HOSTILE} asks"}))
+    await notes.put(plan_id, pack({**about, "kind": "chunk", "chunk": "first ", "number": 0}))
+    await notes.put(plan_id, pack({**about, "kind": "chunk", "chunk": HOSTILE, "number": 1}))
+    await expect(running).to_contain_text("40 %")
+    await expect(running).to_contain_text(f"{HOSTILE} asks")
+    await expect(running.locator(".output")).to_have_text(f"first {HOSTILE}")
+    said = {"task": "d", "event_type": "decider", "attempt": 1, "kind": "tokens", "number": 0}
+    await notes.put(plan_id, pack({**said, "chunk": '{"reasoning": '}))
+    await expect(running).to_contain_text("decides")
+    await handle.signal("refund.decided", {"approved": True})
+    await expect(running).to_be_hidden()
 
 
 async def test_an_unknown_effect_is_resolved_here_and_undone_with_its_plan(page: Page, deployed: Deployed) -> None:

@@ -104,8 +104,10 @@ def change_document(change: PlanChange) -> dict[str, Any]:
 
 def said_of(report: TaskReport) -> str:
     """What a task has reported, on one line."""
-    from plancast.client.changes import TaskChunk, TaskProgress
+    from plancast.client.changes import DecisionText, TaskChunk, TaskProgress
 
+    if isinstance(report, DecisionText):
+        return report.text
     if isinstance(report, TaskChunk):
         return report.chunk if isinstance(report.chunk, str) else json.dumps(report.chunk, ensure_ascii=False)
     if not isinstance(report, TaskProgress):

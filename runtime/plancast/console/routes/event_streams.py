@@ -16,12 +16,12 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
-from plancast.client.changes import Cursor, TaskChunk, TaskProgress
+from plancast.client.changes import Cursor, DecisionText, TaskChunk, TaskProgress
 from plancast.client.plan_watch import Change, PlanWatch
 from plancast.client.results import response_of
 from plancast.console.routes.plan_details import Known, PlanDetails
 from plancast.console.routes.plans import Detailed, PlanId, plan_query
-from plancast.console.schemas.plans import PlanStanding, Result, TaskOutput, TaskProgressed
+from plancast.console.schemas.plans import DecisionWritten, PlanStanding, Result, TaskOutput, TaskProgressed
 from plancast.console.service.auth import By
 from plancast.console.service.backend import Backend, Here
 from plancast.console.service.plan_index import PlanQuery
@@ -123,7 +123,7 @@ async def _changes(backend: Backend, asked: PlanQuery, details: PlanDetails | No
     "/{plan_id}/stream",
     summary="Follow a plan",
     response_class=EventSourceResponse,
-    responses=_stream_of("status", "change", "progress", "chunk", "end"),
+    responses=_stream_of("status", "change", "progress", "chunk", "tokens", "end"),
 )
 async def stream_plan(
     backend: Here,
@@ -135,7 +135,7 @@ async def stream_plan(
     ] = None,
     last_event_id: Annotated[str | None, Header(max_length=40)] = None,
 ) -> EventSourceResponse:
-    """Events: `status` first and with each change, `change` per turn, `progress` and `chunk` of tasks, `end` last.
+    """Events: `status`, `change` per turn, `progress` and `chunk` of tasks, `tokens` of models, `end` with the result.
 
     Without `after` or `Last-Event-ID` the stream starts with the newest turn.
     """
@@ -147,12 +147,12 @@ async def stream_plan(
 
 
 async def _plan_changes(backend: Backend, newest: Checkpoint, after: Cursor) -> AsyncIterator[ServerSentEvent]:
-    watch = PlanWatch(backend.bus, newest.correlation_id, after, is_over=backend.closing.is_set)
+    watch = PlanWatch(backend.bus, newest.correlation_id, newest.summary.plan_id, after, is_over=backend.closing.is_set)
     plan, status = newest.summary, PlanStatus(newest.summary.status)
     yield _event("status", PlanStanding(plan_id=plan.plan_id, status=status, revision=plan.revision))
     async with aclosing(watch.changes()) as changes:
         async for each in _until_closing(backend, changes):
-            change, newest, entry = each
+            change, newest, entry = each.change, each.checkpoint or newest, each.entry
             if change.status is not status:
                 status = change.status
                 standing = PlanStanding(plan_id=plan.plan_id, status=status, revision=change.revision)
@@ -161,6 +161,8 @@ async def _plan_changes(backend: Backend, newest: Checkpoint, after: Cursor) -> 
                 yield _event("progress", TaskProgressed.model_validate(change, from_attributes=True), change.cursor)
             elif isinstance(change, TaskChunk):
                 yield _event("chunk", TaskOutput.model_validate(change, from_attributes=True), change.cursor)
+            elif isinstance(change, DecisionText):
+                yield _event("tokens", DecisionWritten.model_validate(change, from_attributes=True), change.cursor)
             else:
                 yield _event("change", entry_of(entry), change.cursor)
     ended = response_of(newest)

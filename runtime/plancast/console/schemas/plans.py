@@ -232,6 +232,14 @@ class TaskOutput(TaskReported):
     """Place of the chunk in the output of the attempt, from 0."""
 
 
+class DecisionWritten(TaskReported):
+    """A piece of a model's reply; `event_type` is the name of the planner."""
+
+    text: str
+    number: int
+    """Place of the piece in the reply, from 0."""
+
+
 class EventOf(ResponseModel):
     type: str
     id: str

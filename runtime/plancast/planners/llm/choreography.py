@@ -51,6 +51,7 @@ class ChoreographyPlanner(Planner):
         goals: Goals whose plans it decides without handlers.
         fallback_models: Tried in this order when the model fails.
         max_repairs: Times that an invalid answer is sent back.
+        stream: Show the model's replies, while it writes them, to those who watch the plan.
         template: Texts of the prompt.
         token_budget: Tokens that a plan may spend; None is no limit.
         cost_budget: US dollars that a plan may spend; None is no limit.
@@ -82,6 +83,7 @@ class ChoreographyPlanner(Planner):
         goals: Iterable[str] = (),
         fallback_models: Iterable[str] = (),
         max_repairs: int = 2,
+        stream: bool = False,
         template: PromptTemplate | None = None,
         token_budget: int | None = None,
         cost_budget: float | None = None,
@@ -99,6 +101,7 @@ class ChoreographyPlanner(Planner):
             temperature=temperature,
             fallback_models=fallback_models,
             max_repairs=max_repairs,
+            stream=stream,
             model_kwargs=model_kwargs,
             **options,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -58,6 +59,8 @@ class Answer:
     text: str | None = ""
     delay: float = 0.0
     """Seconds before the answer begins."""
+    word_delay: float = 0.0
+    """Seconds after each word of an answer that is streamed."""
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     finish_reason: str = "stop"
@@ -140,6 +143,22 @@ class Answer:
     def _usage(self, prompt: int, written: int) -> dict[str, Any]:
         usage = {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
         return usage | ({"prompt_tokens_details": {"cached_tokens": self.cached_tokens}} if self.cached_tokens else {})
+
+
+def completion_chunks(completion: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Split a completion into the chunks of a streamed one: its words, the reason of its end, its usage."""
+    same = {name: completion[name] for name in ("id", "created", "model", "system_fingerprint")}
+    same |= {"object": "chat.completion.chunk"}
+    chunks = []
+    for choice in completion["choices"]:
+        message = choice["message"]
+        words = re.findall(r"\s*\S+|\s+$", message["content"] or "")
+        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}, *({"content": word} for word in words)]
+        if message["refusal"]:
+            deltas.append({"refusal": message["refusal"]})
+        chunks += [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+        chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
+    return [same | chunk for chunk in (*chunks, {"choices": [], "usage": completion["usage"]})]
 
 
 AnswerLike: TypeAlias = Answer | BaseModel | str | Mapping[str, Any] | Sequence[Any]

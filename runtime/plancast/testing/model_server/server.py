@@ -17,7 +17,15 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from plancast.testing.model_server.answers import Answer, AnswerLike, ModelRequest, Rule, as_answer, error_body
+from plancast.testing.model_server.answers import (
+    Answer,
+    AnswerLike,
+    ModelRequest,
+    Rule,
+    as_answer,
+    completion_chunks,
+    error_body,
+)
 
 _KEY_HEADERS = frozenset({"authorization", "api-key", "x-api-key", "x-goog-api-key", "cookie", "proxy-authorization"})
 _POST_PATHS = frozenset({"/v1/chat/completions", "/chat/completions"})
@@ -211,6 +219,8 @@ class ModelServer:
             request.status = answer.status
             headers = {**answer.headers, "Content-Type": answer.content_type}
             body = answer.encode(request)
+            if request.parameters.get("stream") and answer.status == 200 and answer.body is None:
+                return await self._stream(http, answer, json.loads(body))
             if answer.fault == "cut":
                 return await _cut(http, body, answer.status, headers)
             return web.Response(body=body, status=answer.status, headers=headers)
@@ -222,14 +232,28 @@ class ModelServer:
             self._responding.discard(task)
             request.finished_at = time.monotonic()
 
+    async def _stream(self, http: web.Request, answer: Answer, completion: dict[str, Any]) -> web.StreamResponse:
+        """Send a completion as server-sent events, a word at a time; a cut one ends after half of them."""
+        response = web.StreamResponse(headers={**answer.headers, "Content-Type": "text/event-stream"})
+        await response.prepare(http)
+        chunks = completion_chunks(completion)
+        for number, chunk in enumerate(chunks):
+            if answer.fault == "cut" and number >= len(chunks) // 2:
+                if http.transport is not None:
+                    http.transport.close()
+                return response
+            await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+            await asyncio.sleep(answer.word_delay)
+        await response.write(b"data: [DONE]\n\n")
+        await response.write_eof()
+        return response
+
     def _refusal(self, request: ModelRequest, key: str) -> Answer | None:
         """Error for a request that the configured models, keys or formats do not allow."""
         if self._api_keys is not None and key not in self._api_keys:
             return Answer.error(401, "Incorrect API key provided")
         if self._models is not None and request.model not in self._models:
             return Answer.error(404, f"The model '{request.model}' does not exist", param="model")
-        if request.parameters.get("stream"):
-            return Answer.error(400, "this server does not stream", param="stream")
         wanted = request.parameters.get("response_format")
         kind = wanted.get("type") if isinstance(wanted, dict) else None
         if self._formats is not None and kind is not None and kind not in self._formats:

@@ -549,7 +549,7 @@ def test_the_constructor_is_the_documented_one() -> None:
         ({"goals": "a.goal"}, "goals"),
         ({"fallback_models": "gpt-4o"}, "fallback_models"),
         ({"base_url": "http://x"}, r"base_url \(give it as api_base\)"),
-        ({"stream": True}, "stream"),
+        ({"model_kwargs": {"stream": True}}, "model_kwargs: stream"),
         ({"reasoning_model": ""}, "reasoning_model"),
         ({"max_action": 3}, "no option 'max_action'; did you mean 'max_actions'"),
         ({"cost_limit": 3}, "no option 'cost_limit'; did you mean 'cost_budget'"),

@@ -7,7 +7,9 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+import httpx
 import pytest
+from openai import APIError, AsyncOpenAI
 from pydantic import BaseModel
 
 from plancast.testing import Answer, ModelRequest, ModelServer
@@ -119,7 +121,21 @@ def test_keys_models_and_response_formats_can_be_limited() -> None:
         status, body = _post(server, schema, **bearer)
         assert (status, body["error"]["param"]) == (400, "response_format")
         assert _post(server, {**schema, "response_format": {"type": "json_object"}}, **bearer)[0] == 200
-        assert _post(server, {**schema, "response_format": None, "stream": True}, **bearer)[0] == 400
+
+
+async def test_an_answer_is_streamed_word_by_word_to_the_official_client() -> None:
+    async with ModelServer(["two  words\n", Answer.cut("never sent in full")]) as server:
+        client = AsyncOpenAI(base_url=server.url, api_key=_KEY, max_retries=0)
+        asked: Any = {"model": "m", "messages": [], "stream": True, "stream_options": {"include_usage": True}}
+        parts = [part async for part in await client.chat.completions.create(**asked)]
+        words = [part.choices[0].delta.content for part in parts if part.choices]
+        assert [word for word in words if word] == ["two", "  words", "\n"]
+        assert parts[-2].choices[0].finish_reason == "stop"
+        assert parts[-1].usage is not None
+        assert parts[-1].usage.total_tokens > 0
+        with pytest.raises((APIError, httpx.HTTPError)):
+            _ = [part async for part in await client.chat.completions.create(**asked)]
+        await client.close()
 
 
 def test_refusals_empty_choices_and_raw_bodies() -> None:

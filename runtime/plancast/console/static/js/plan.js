@@ -124,11 +124,13 @@ export async function showPlan({ main, parts: [id], query, signal }) {
     const heard = {
       change: (entry) => {
         timeline.add(entry);
+        running.decided();
         again();
       },
       status: again,
       progress: running.progress,
       chunk: running.chunk,
+      tokens: running.tokens,
       end: (_result, close) => {
         close();
         again();

@@ -1,35 +1,49 @@
-// What the running tasks of a plan report: how far they are, and the end of their output.
+// What is under way in a plan: how far its running tasks are and the end of their output, and what a model writes.
 
 import { h, put } from "./dom.js";
 
-/** Characters of a task's output that are shown, its last ones. */
+/** Characters of an output that are shown, its last ones. */
 const SHOWN = 2000;
 
-/** Shows reports in `element`: `progress(report)`, `chunk(report)`; `keep(waits)` drops tasks that are not awaited. */
+/**
+ * Shows reports in `element`: `progress(report)`, `chunk(report)`, `tokens(report)`. `keep(waits)` drops tasks that are
+ * not awaited, `decided()` what a model has written.
+ */
 export function runningIn(element) {
   const tasks = new Map();
+  let reply = null;
   let awaited = new Set();
 
-  const of = ({ task_id: id, event_type: type, attempt }) => {
-    const known = tasks.get(id);
-    const task = known?.attempt === attempt ? known : { type, attempt, fraction: null, message: "", output: "" };
-    tasks.set(id, task);
-    return task;
+  const of = ({ task_id: id, event_type: type, attempt }, known) =>
+    known?.id === id && known.attempt === attempt ? known : { id, type, attempt, fraction: null, message: "", output: "" };
+  const task = (report) => {
+    const found = of(report, tasks.get(report.task_id));
+    tasks.set(found.id, found);
+    return found;
   };
+  const add = (to, text) => (to.output = (to.output + text).slice(-SHOWN));
   const draw = () => {
     const rows = [...tasks.values()].filter(({ type }) => awaited.has(type)).map(rowOf);
+    if (reply) rows.push(replyOf(reply));
     element.hidden = rows.length === 0;
     put(element, rows);
   };
   return {
     progress(report) {
-      Object.assign(of(report), { fraction: report.fraction, message: report.message });
+      Object.assign(task(report), { fraction: report.fraction, message: report.message });
       draw();
     },
     chunk(report) {
-      const task = of(report);
-      const text = typeof report.chunk === "string" ? report.chunk : `${JSON.stringify(report.chunk)}\n`;
-      task.output = (task.output + text).slice(-SHOWN);
+      add(task(report), typeof report.chunk === "string" ? report.chunk : `${JSON.stringify(report.chunk)}\n`);
+      draw();
+    },
+    tokens(report) {
+      reply = of(report, reply);
+      add(reply, report.text);
+      draw();
+    },
+    decided() {
+      reply = null;
       draw();
     },
     keep(waits) {
@@ -45,9 +59,13 @@ function rowOf({ type, attempt, fraction, message, output }) {
     { class: "running" },
     h("span", { class: "mono" }, type),
     attempt > 1 && h("span", { class: "dim" }, `attempt ${attempt}`),
-    h("progress", { max: 1, value: fraction ?? undefined, "aria-label": `progress of ${type}` }),
+    h("progress", { max: 1, ...(fraction === null ? {} : { value: fraction }), "aria-label": `progress of ${type}` }),
     fraction !== null && h("span", { class: "num" }, `${Math.round(fraction * 100)} %`),
     message && h("span", {}, message),
     output && h("pre", { class: "output" }, output),
   );
+}
+
+function replyOf({ type, output }) {
+  return h("div", { class: "running" }, h("span", { class: "mono" }, type), h("span", { class: "dim" }, "decides"), h("pre", { class: "output" }, output));
 }
