@@ -196,6 +196,13 @@ class Subjects:
         """
         return _parse_stored(self.prefix, subject)
 
+    def correlation_of(self, subject: str) -> str:
+        """Return the correlation id in a stored subject; empty if it is neither of an event nor of a due timer."""
+        try:
+            return self.parse_stored(subject).correlation_id
+        except InvalidSubject:
+            return ""
+
     def published_from_stored(self, subject: str) -> str:
         """Convert a stored subject (event, due timer or checkpoint) to the published one, without its shard.
 

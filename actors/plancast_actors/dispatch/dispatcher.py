@@ -237,7 +237,9 @@ class Dispatcher:
     async def _dead_letter(self, event: InFlightEvent) -> None:
         """Dead-letter an event that crashes every host, even without running code for it."""
         detail = "every plan host ends when it reads this event, or the plan that it is for"
-        logger.error("event dead-lettered (crashes-host): %s", detail, extra={"subject": event.delivery.subject})
+        subject = event.delivery.subject
+        about = {"correlation_id": self.bus.subjects.correlation_of(subject), "subject": subject}
+        logger.error("event dead-lettered (crashes-host): %s", detail, extra=about)
         await self.bus.dead_letters.put(event.delivery, "crashes-host", detail)
         await event.consumer.ack([event.delivery])
 

@@ -19,7 +19,6 @@ from plancast_actors.plan_actors.protocol import Inbound, Outcome
 from plancast_actors.plan_actors.reports import REPORT_WAIT, REPORTS_SECONDS, Reports
 from plancast_actors.plan_actors.services import HostServices
 from plancast_bus.clock import Clock
-from plancast_bus.errors import InvalidSubject
 from plancast_bus.ports.bus import Bus
 
 if TYPE_CHECKING:
@@ -94,10 +93,7 @@ class PlanHost(HostServices):
         return await reports.take(REPORT_WAIT if wait else 0.0)
 
     def _deliver(self, dispatcher: str, inbound: Inbound, now: float) -> None:
-        try:
-            key = self._subjects.parse_stored(inbound.subject).correlation_id
-        except InvalidSubject:
-            key = ""
+        key = self._subjects.correlation_of(inbound.subject)
         actor = self._actors.get(key)
         if actor is None:
             if len(self._actors) >= self.settings.hosts.max_live_plans:

@@ -231,7 +231,8 @@ class TaskReader:
         """Dead-letter a malformed request; it is acknowledged when that is durable, without taking capacity."""
         self._counts.put_aside += 1
         poison = self._too_large if isinstance(error, RequestTooLarge) else self._undecodable
-        poison.add(held.delivery, str(error), partial(self._settle, held), {"task": self._event_type})
+        about = {"task": self._event_type, "correlation_id": self._bus.subjects.correlation_of(held.delivery.subject)}
+        poison.add(held.delivery, str(error), partial(self._settle, held), about)
         self._release(held)
 
     async def _execute(self, held: InFlight, request: EventEnvelope) -> None:
@@ -311,9 +312,8 @@ class TaskReader:
         return await self._effects.run(request, record, attempt, abandoned=error)
 
     async def _dead_letter(self, delivery: Delivery, reason: str, detail: str) -> None:
-        logger.warning(
-            "a request becomes a dead letter: %s", detail, extra={"task": self._event_type, "reason": reason}
-        )
+        about = {"task": self._event_type, "correlation_id": self._bus.subjects.correlation_of(delivery.subject)}
+        logger.warning("a request becomes a dead letter: %s", detail, extra=about | {"reason": reason})
         await self._patiently(lambda: self._bus.dead_letters.put(delivery, reason, redact(detail)))
         self._counts.put_aside += 1
 

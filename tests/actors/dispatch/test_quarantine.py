@@ -345,7 +345,7 @@ async def revision_is(handle: Any, revision: int) -> bool:
 
 
 async def test_an_event_that_crashes_hosts_even_unhandled_is_dead_lettered_by_the_dispatcher(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     poison = Poison()
     take = SlowTurn._take
@@ -358,12 +358,14 @@ async def test_an_event_that_crashes_hosts_even_unhandled_is_dead_lettered_by_th
     monkeypatch.setattr(SlowTurn, "_take", deadly)
     async with PlancastTest(an_app(poison), settings=settings()) as env:
         poison.env = env
-        await env.submit("x.goal", {"poison": True})
+        bad = await env.submit("x.goal", {"poison": True})
         good = await env.submit("x.goal", {"n": 1})
         assert (await good.result(timeout=PATIENCE))["n"] == 1
         await eventually(lambda: nothing_left(env, "requests"))
         (letter,) = await letters(env)
         assert (letter.reason, letter.detail[:22]) == ("crashes-host", "every plan host ends w")
+        [record] = [each for each in caplog.records if each.getMessage().startswith("event dead-lettered")]
+        assert vars(record)["correlation_id"] == bad.plan_id
         assert poison.losses == 4
 
 

@@ -650,7 +650,7 @@ async def test_a_consumer_that_cannot_go_on_is_made_anew(bench: Bench, monkeypat
     ],
 )
 async def test_what_is_no_request_becomes_a_dead_letter_and_blocks_nothing(
-    bench: Bench, payload: bytes, reason: str
+    bench: Bench, payload: bytes, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await bench.run(search(lambda task, context: task.data, concurrency=1))
     bench.world.publish("plancast.action-requests.plan-1.web.search", payload, "application/json", "bad")
@@ -660,6 +660,8 @@ async def test_what_is_no_request_becomes_a_dead_letter_and_blocks_nothing(
     [letter] = await bench.dead_letters()
     assert (letter.reason, letter.payload) == (reason, payload)
     assert letter.detail
+    [record] = [each for each in caplog.records if each.getMessage().startswith("event dead-lettered")]
+    assert vars(record)["correlation_id"] == "plan-1"
 
 
 async def test_an_id_that_cannot_be_a_header_is_answered_under_another(bench: Bench) -> None:
