@@ -84,8 +84,9 @@ promtool:
 test: setup $(BENCH_INSTALLED) ## Run the tests that take minutes together, JOBS (2) at a time (TESTS="tests/bus -k kill" narrows it)
 	$(PARALLEL) -m "not slow and not chaos and not growth" $(TESTS)
 
+# It names the tests as they begin: a worker of pytest-xdist that is killed cannot say in which one it was.
 test-all: setup $(BENCH_INSTALLED) $(DOCS_INSTALLED) tools ## Run the tests that `make test` leaves out: deployments, crashes, many seeds, the docs
-	$(PARALLEL) -m "slow and not chaos and not growth" $(TESTS)
+	$(PARALLEL) -v -m "slow and not chaos and not growth" $(TESTS)
 
 # A busy loop for each processor, all of which end with this command.
 test-loaded: setup $(BENCH_INSTALLED) ## Run `make test` three times in a row while all processors are busy
