@@ -311,7 +311,8 @@ async def test_a_host_killed_after_the_model_answered_does_not_pay_for_the_answe
             gate.unlink()
             assert await handle.result(timeout=PATIENCE) == {"answer": {"text": "an answer", "cached": True}}
         assert kept["planners"]["asker"]["answers"] == model.count == 1
-        assert await deployment.drain()
+        await deployment.kill("reasoner-0")
+        assert await deployment.drain(PATIENCE), "what Ray is just starting again is waited for"
     finally:
         await deployment.down()
     assert await asyncio.to_thread(names_of, "asking", ["reasoner"]) == []

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from plancast.agents.registry import TTL_SECONDS
 from plancast.app import App, load_app
@@ -34,6 +34,7 @@ from plancast_actors.ray.process import (
     names_of,
     restarts_of,
     spare_of,
+    start_ready,
 )
 from plancast_actors.reasoning import actors
 from plancast_actors.reasoning.client import POOL, wants_reasoners
@@ -314,10 +315,18 @@ class Deployment:
     async def drain(self, timeout: float = 10.0) -> bool:
         """Stop fetching events, and wait until those in flight are committed; False when that takes too long."""
         for kinds in (("dispatchers",), ("hosts", "dedicated"), ("pools", "workers", "reasoners")):
-            done = await asyncio.gather(*(self._drain(name, timeout) for name in await self.names(*kinds)))
+            names = await self.names(*kinds)
+            await asyncio.gather(*(self._until_started(name, timeout) for name in names))
+            done = await asyncio.gather(*(self._drain(name, timeout) for name in names))
             if not all(done):
                 return False
         return True
+
+    async def _until_started(self, name: str, timeout: float) -> None:
+        """Wait for an actor that is being started, maybe again after a crash: its time to drain begins then."""
+        with contextlib.suppress(TimeoutError, ValueError, RayTaskError):
+            async with asyncio.timeout(max(timeout, READY_SECONDS)):
+                await start_ready(ray.get_actor, name, self.namespace)
 
     async def _drain(self, name: str, timeout: float) -> bool:
         try:
