@@ -52,8 +52,13 @@ async def dead_letters(runtime: LocalRuntime) -> list[DeadLetter]:
 
 
 async def host(runtime: LocalRuntime) -> dict[str, Any]:
-    (report,) = (await runtime.deployment.status())["hosts"]
-    return dict(report)
+    """The report of the only host; one that is being restarted is waited for."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            (report,) = (await runtime.deployment.status())["hosts"]
+            if report["alive"]:
+                return dict(report)
+            await asyncio.sleep(0.1)
 
 
 async def test_a_host_whose_process_hangs_is_killed_and_restarted(poisoned: LocalRuntime, client: Client) -> None:
