@@ -85,6 +85,7 @@ class GuardedClient(Client):
         return super()._connect_command()
 
     async def _connect_to_server(self, s: Any) -> None:
+        self.abort()  # nats-py forgets an attempt that has failed after it was connected, and would leave it open
         await super()._connect_to_server(s)
         transport = self._transport
         if self.server_uid is None or not peer_owner.is_known():
