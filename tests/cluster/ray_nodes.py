@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private.node import Node
 from ray.cluster_utils import Cluster
 
 from plancast import Settings
@@ -28,7 +29,7 @@ class RayNodes:
     def start(self, nodes: int = 1, num_cpus: int = 2, port: int | None = None) -> None:
         """A new cluster with a head, at a port or any, and further nodes."""
         self._cluster = Cluster()
-        self._cluster.add_node(num_cpus=num_cpus, include_dashboard=False, gcs_server_port=port)
+        self._add(num_cpus=num_cpus, gcs_server_port=port)
         for _ in range(nodes - 1):
             self.add_node(num_cpus)
         self.settings.ray.address = self._cluster.address
@@ -36,9 +37,23 @@ class RayNodes:
 
     def add_node(self, num_cpus: int) -> str:
         """One more node; returns its id."""
-        assert self._cluster is not None
-        node = self._cluster.add_node(num_cpus=num_cpus, include_dashboard=False)
-        return str(node.node_id)
+        return str(self._add(num_cpus=num_cpus).node_id)
+
+    def _add(self, **options: Any) -> Node:
+        cluster = self._cluster
+        assert cluster is not None
+
+        def start() -> Node:
+            known = cluster.list_all_nodes()
+            try:
+                return cluster.add_node(include_dashboard=False, **options)
+            except TimeoutError:  # then the cluster has it already
+                cluster.worker_nodes = {node for node in cluster.worker_nodes if node in known}
+                if cluster.head_node not in known:
+                    cluster.head_node = None
+                raise
+
+        return connection.start_node(start)
 
     @property
     def nodes(self) -> dict[str, Any]:

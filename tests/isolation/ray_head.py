@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 
@@ -57,7 +58,8 @@ def ray_head(environment: Mapping[str, str] | None = None, *, cpus: int = 1) -> 
     others = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     bin_folder = Path(sys.executable).parent
     path = {"PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}"}  # jobs are started by their command's name
-    process = subprocess.Popen(
+    start = partial(
+        subprocess.Popen,
         [
             bin_folder / "ray", "start", "--head", "--block", "--disable-usage-stats",
             "--dashboard-host", "127.0.0.1", f"--dashboard-port={dashboard}", f"--port={gcs}", f"--num-cpus={cpus}",
@@ -66,10 +68,13 @@ def ray_head(environment: Mapping[str, str] | None = None, *, cpus: int = 1) -> 
         env=others | path | made.environment | dict(environment or {}),
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
+    process, starts = start(), 1
     try:
         give_up = time.monotonic() + PATIENCE
         while made.ask("/api/gcs_healthz") != 200:  # as the probes do, without a token
-            assert process.poll() is None
+            if process.poll() is not None:
+                assert starts == 1
+                process, starts = start(), 2  # its node may not have registered in the 30 s that Ray gives it
             assert time.monotonic() < give_up
             time.sleep(0.2)
         yield made

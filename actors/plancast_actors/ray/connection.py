@@ -9,15 +9,18 @@ import secrets
 import shutil
 import socket
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 import ray._private.authentication.authentication_token_setup as ray_token
 import ray._private.services as ray_services
 import ray._private.worker as ray_worker
 from ray._common.utils import get_default_system_temp_dir
+from ray._private.node import Node
 from ray.exceptions import RayError
 
 from plancast.settings import RaySettings
@@ -27,6 +30,7 @@ from plancast_bus.errors import BusUnavailable
 logger = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
 AUTH_MODE, AUTH_TOKEN, AUTH_TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
+T = TypeVar("T")
 _session = contextlib.ExitStack()
 """Cleanups that :func:`disconnect` runs."""
 _own_folder: Path | None = None
@@ -81,18 +85,55 @@ def connect(
         token = folder / "token"
         private_files.write(token, secrets.token_hex(private_files.TOKEN_BYTES))
         session.enter_context(authenticated(token))
+        start = partial(
+            ray.init,
+            address="local",  # not a cluster that runs here already
+            include_dashboard=False,
+            num_cpus=num_cpus,
+            _node_ip_address=LOOPBACK,
+            _metrics_export_port=metrics_port or None,
+            _temp_dir=str(folder / "r"),
+            **common,
+        )
         with _start_on_loopback():
-            ray.init(
-                address="local",  # not a cluster that runs here already
-                include_dashboard=False,
-                num_cpus=num_cpus,
-                _node_ip_address=LOOPBACK,
-                _metrics_export_port=metrics_port or None,
-                _temp_dir=str(folder / "r"),
-                **common,
-            )
+            start_node(start)
         _session.push(session.pop_all())
     return True
+
+
+def start_node(start: Callable[[], T]) -> T:
+    """Start a node of Ray on this machine; once more if it has not registered in the 30 s that Ray gives it.
+
+    Raises:
+        BusUnavailable: it has not registered the second time either.
+    """
+    try:
+        return start()
+    except Exception as error:
+        if not _is_late(error):
+            raise
+        logger.warning("Ray's node was not up in time, and is started again: %s", error)
+        _end_processes(error)
+    try:
+        return start()
+    except Exception as error:
+        if not _is_late(error):
+            raise
+        _end_processes(error)
+        raise BusUnavailable(f"Ray cannot be started on this machine, which may be overloaded: {error}") from error
+
+
+def _is_late(error: Exception) -> bool:
+    """Return whether Ray reports that a node has not registered in time, for which it has no type of its own."""
+    return any(words in str(error) for words in ("timed out during startup", "waiting for node to startup"))
+
+
+def _end_processes(error: Exception) -> None:
+    """End the processes of a node whose start has failed: Ray forgets them, and they would live as long as this one."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        for node in frame.f_locals.values():
+            if isinstance(node, Node):
+                node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
 
 
 def own_token_path() -> Path | None:
