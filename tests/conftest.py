@@ -13,6 +13,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from plancast.telemetry.logging import FieldFormatter
+from plancast_bus import outage_log
 from plancast_bus.nats_server.process import NatsServer
 
 ONE_PROCESS = ("tests/e2e/",)
@@ -72,6 +73,12 @@ def _no_handlers_of_commands() -> Iterator[None]:
     root = logging.getLogger()
     for each in [each for each in root.handlers if isinstance(each.formatter, FieldFormatter)]:
         root.removeHandler(each)
+
+
+@pytest.fixture(autouse=True)
+def _no_outage_of_others() -> None:
+    """Have each test log its failures, whatever the tests before it have logged."""
+    outage_log.forget()
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from plancast_bus import outage_log
 from plancast_bus.errors import BusError, InvalidEnvelope, InvalidSubject, PayloadTooLarge
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ async def retrying(
 
     Args:
         operation: Called for each attempt; must be harmless to repeat.
-        logger: Gets a warning for each failed attempt.
+        logger: Gets warnings of failed attempts, during an outage less and less of them.
         retried: Errors after which it is repeated.
         final: Errors among them that are raised at once.
         first: Seconds before the second attempt.
@@ -45,7 +46,7 @@ async def retrying(
 
     def failed(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
-        logger.warning("retrying: %s", error, extra=fields)
+        outage_log.warn(logger, "retrying: %s", error, extra=fields)
 
     attempts = AsyncRetrying(
         retry=retry_if_exception(lambda error: isinstance(error, retried) and not isinstance(error, final)),

@@ -16,7 +16,7 @@ from plancast_actors.dispatcher_options import CONSUMER_PREFIX, DispatcherOption
 from plancast_actors.plan_actors.protocol import Inbound, Outcome
 from plancast_actors.telemetry.hot_keys import HotKeys
 from plancast_actors.telemetry.samples import UNSAMPLED, Samples
-from plancast_bus import fault_injection
+from plancast_bus import fault_injection, outage_log
 from plancast_bus.errors import BusError, BusUnavailable, InvalidSubject
 from plancast_bus.fault_injection import CrashPoint
 from plancast_bus.ports.bus import Bus, Consumer, Delivery, Subscription
@@ -160,7 +160,7 @@ class Dispatcher:
                 await self._take_in(consumer, kind, deliveries)
                 await self._dispatch(self.router)
             except BusError as error:  # any error may be temporary
-                logger.warning("cannot read: %s", error)
+                outage_log.warn(logger, "cannot read: %s", error)
                 await asyncio.sleep(0.5)
 
     async def _take_in(self, consumer: Consumer, kind: Kind, deliveries: list[Delivery]) -> None:

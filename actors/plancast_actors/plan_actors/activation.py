@@ -28,7 +28,7 @@ from plancast_actors.plan_actors.plan_values import PlanValues
 from plancast_actors.plan_actors.protocol import Inbound
 from plancast_actors.plan_actors.services import Emitted, HostServices
 from plancast_actors.telemetry.samples import Laps
-from plancast_bus import fault_injection
+from plancast_bus import fault_injection, outage_log
 from plancast_bus.errors import BusUnavailable, PublishRefused
 from plancast_bus.events.codec import unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -428,7 +428,7 @@ class Activation:
             try:
                 return await step()
             except (BusUnavailable, PublishRefused) as error:
-                logger.warning("waiting for the bus: %s", error, extra={"correlation_id": self.correlation_id})
+                outage_log.warn(logger, "waiting for the bus: %s", error, extra={"correlation_id": self.correlation_id})
                 await asyncio.sleep(delay * (0.5 + random.random()))
                 delay = min(5.0, delay * 2)
 

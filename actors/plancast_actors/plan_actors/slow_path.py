@@ -23,7 +23,7 @@ from plancast_actors.plan_actors.activation import EXPIRED, Activation, digest_o
 from plancast_actors.plan_actors.backlog import Backlog
 from plancast_actors.plan_actors.protocol import Inbound, Outcome
 from plancast_actors.telemetry.samples import laps_of
-from plancast_bus import fault_injection
+from plancast_bus import fault_injection, outage_log
 from plancast_bus.errors import BusUnavailable, CommitConflict, InvalidEnvelope, PayloadTooLarge
 from plancast_bus.event_data import in_full
 from plancast_bus.events.codec import REFERENCE_TYPES
@@ -239,7 +239,7 @@ class SlowTurn:
             turn = self._turn()
             return turn, await turn.cancel(str(interrupted))
         except BusUnavailable as error:
-            logger.warning("turn is retried: %s", error_text(error), extra=self._place())
+            outage_log.warn(logger, "turn is retried: %s", error_text(error), extra=self._place())
             self._state.unload()
             return Outcome(self._inbound.token, "retry", 1.0)
         except RetryableError as error:

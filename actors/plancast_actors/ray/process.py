@@ -35,6 +35,7 @@ from plancast_actors.telemetry.collectors import Reading
 from plancast_actors.telemetry.ray_sink import RaySink
 from plancast_actors.telemetry.reporter import Reporter
 from plancast_actors.telemetry.samples import Samples
+from plancast_bus import outage_log
 from plancast_bus.errors import BusUnavailable
 from plancast_bus.ports.bus import Bus
 
@@ -108,7 +109,7 @@ async def open_bus(settings: Settings) -> Bus:
             bus.on_lost(end_process)
             return bus
         except BusUnavailable as error:
-            logger.warning("waiting for NATS: %s", error)
+            outage_log.warn(logger, "waiting for NATS: %s", error)
             await asyncio.sleep(0.5)
 
 

@@ -21,7 +21,7 @@ from plancast_actors.workers.effect_delivery import HeldBack
 from plancast_actors.workers.executor import TaskExecutor, given_up
 from plancast_actors.workers.responses import RequestTooLarge, Response, read_request
 from plancast_actors.workers.withdrawals import IN_FLIGHT, InFlight, TaskWithdrawn, follow_withdrawals
-from plancast_bus import fault_injection
+from plancast_bus import fault_injection, outage_log
 from plancast_bus.clock import Clock
 from plancast_bus.errors import BusError, BusUnavailable, InvalidEnvelope, InvalidSubject, PayloadTooLarge
 from plancast_bus.event_data import delivered_in_full
@@ -107,12 +107,11 @@ class TaskReader:
             try:
                 deliveries = await self._consumer.fetch(free)
             except Exception as error:
-                logger.warning(
-                    "tasks cannot be fetched, retrying: %s",
-                    error,
-                    exc_info=None if isinstance(error, BusError) else error,
-                    extra={"task": self._event_type},
-                )
+                message, extra = "tasks cannot be fetched, retrying: %s", {"task": self._event_type}
+                if isinstance(error, BusError):
+                    outage_log.warn(logger, message, error, extra=extra)
+                else:
+                    logger.warning(message, error, exc_info=error, extra=extra)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
                 if not isinstance(error, BusUnavailable):
@@ -162,7 +161,7 @@ class TaskReader:
             try:
                 await self._flush()
             except BusError as error:
-                logger.warning("acknowledgements are retried: %s", error, extra={"task": self._event_type})
+                outage_log.warn(logger, "acknowledgements are retried: %s", error, extra={"task": self._event_type})
                 await asyncio.sleep(FIRST_PAUSE)
                 self._any_settled.set()
 
@@ -350,7 +349,7 @@ class TaskReader:
         except (PayloadTooLarge, InvalidEnvelope, InvalidSubject):
             pass  # raised again below, with the whole envelope
         except BusError as error:
-            logger.warning("retrying: %s", error, extra={"task": self._event_type})
+            outage_log.warn(logger, "retrying: %s", error, extra={"task": self._event_type})
             await asyncio.sleep(FIRST_PAUSE)
         event = response.to_envelope()
         try:

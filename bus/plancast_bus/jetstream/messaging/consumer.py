@@ -16,6 +16,7 @@ from typing import Any
 from nats import errors as nats_errors
 from nats.aio.msg import Msg
 
+from plancast_bus import outage_log
 from plancast_bus.clock import Clock
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
 from plancast_bus.events.nats_binding import read_message
@@ -202,10 +203,11 @@ class PullConsumer:
                 if self._creates:
                     info = await create_consumer(self._api, self._stream, self._spec)
                 break
-            except BusUnavailable:
+            except BusUnavailable as error:
                 if old is None or self._closed or self._connection.ended:
                     raise
-                logger.warning("consumer cannot be reached yet", extra={"consumer": self._spec.name})
+                extra = {"consumer": self._spec.name}
+                outage_log.warn(logger, "consumer cannot be reached yet: %s", error, extra=extra)
                 await asyncio.sleep(RESTART_WAIT)
         if self._spec.reclaim and info.get("num_ack_pending"):
             await self._reclaim(info)
