@@ -25,7 +25,8 @@ CONSUMER_NOT_FOUND = 10014
 MESSAGE_NOT_FOUND = 10037
 MESSAGE_GONE = frozenset({10037, 10043, 10057})
 """Errors of deleting a message that does not exist."""
-_UNAVAILABLE = frozenset({10008, 10009, 10013})
+_UNAVAILABLE = frozenset({10008, 10009, 10012, 10013, 10041, 10096, 10104, 10118, 10119})
+"""Errors that pass: no leader, or a server that was restarted, and still recovers or removes streams and consumers."""
 
 
 class ApiError(BusError):

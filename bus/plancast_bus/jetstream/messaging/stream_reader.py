@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, Literal
@@ -12,10 +13,13 @@ from uuid import uuid4
 from nats import errors as nats_errors
 from nats.aio.msg import Msg
 
-from plancast_bus.errors import BusError, BusUnavailable
+from plancast_bus import outage_log
+from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
 from plancast_bus.jetstream.client.api import JetStreamApi, StoredMessage, read_direct
 from plancast_bus.jetstream.client.connection import Connection
 from plancast_bus.jetstream.client.inbox import Inbox
+
+logger = logging.getLogger(__name__)
 
 BATCH = 4096
 """Messages per pull."""
@@ -27,6 +31,7 @@ SILENCE = 2 * HEARTBEAT + 1.0
 """Seconds without a heartbeat after which a consumer counts as lost."""
 RESTART_WAIT = 0.2
 """Seconds between attempts to restart."""
+LONGEST_RESTART_WAIT = 5.0
 Policy = Literal["all", "last_per_subject"]
 _PULL = 30_000_000_000
 """Nanoseconds until a pull of :meth:`StreamReader.follow` expires; less than the inactivity limit of its consumer."""
@@ -205,9 +210,12 @@ class StreamReader:
     ) -> AsyncGenerator[StoredMessage]:
         """Yield the messages that match a filter after a sequence, then further ones; by default their headers.
 
-        Pulls one batch at a time, which bounds the buffer, and continues after reconnects.
+        Pulls one batch at a time, which bounds the buffer, and continues after reconnects, and when the stream was
+        deleted and is made again.
 
         Raises:
+            BusError: it cannot begin.
+            AccessDenied: the login may not read the stream, or may no longer.
             BusUnavailable: the connection was closed.
         """
         return self._follow(stream, subject, "all", headers_only=headers_only, after=after)
@@ -215,7 +223,7 @@ class StreamReader:
     async def _follow(
         self, stream: str, subject: str, policy: Policy, *, headers_only: bool, after: int
     ) -> AsyncGenerator[StoredMessage]:
-        stale, pulled, received, last, consumer = True, False, 0, after, ""
+        stale, pulled, received, last, consumer, pause = True, False, 0, after, "", RESTART_WAIT
         inbox: Inbox | None = None
 
         def begin_anew() -> None:
@@ -245,8 +253,16 @@ class StreamReader:
                         await inbox.close()
                     stale, pulled, inbox = False, False, Inbox(self._client, on_status)
                     await inbox.open()
-                    created = await self._consumer(stream, subject, policy, headers_only, last)
-                    consumer = created["name"]
+                    try:
+                        created = await self._consumer(stream, subject, policy, headers_only, last)
+                    except BusError as error:
+                        if not consumer or isinstance(error, AccessDenied):
+                            raise
+                        outage_log.warn(logger, "a stream cannot be followed yet: %s", error, extra={"stream": stream})
+                        stale, pause = True, min(2 * pause, LONGEST_RESTART_WAIT)
+                        await asyncio.sleep(pause)
+                        continue
+                    consumer, pause = created["name"], RESTART_WAIT
                 if inbox is None:
                     await asyncio.sleep(RESTART_WAIT)
                     continue
