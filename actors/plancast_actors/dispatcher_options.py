@@ -46,6 +46,8 @@ class DispatcherOptions:
     """Goals whose plans have dedicated hosts."""
     listened: frozenset[tuple[str, str | None]] = frozenset()
     """Event types (``*``: any) and topics (None: any) of event handlers."""
+    tasks: tuple[ConsumerSpec, ...] = ()
+    """Consumers of workers, some of whose logins may not create any."""
     max_losses: int = 4
     """Crashes of its host in a row after which no code is run for an event any more."""
     stall_seconds: float = 0.0

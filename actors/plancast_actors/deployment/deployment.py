@@ -45,6 +45,7 @@ from plancast_actors.workers.runner import task_consumers
 from plancast_bus.errors import BusError
 from plancast_bus.jetstream import connect
 from plancast_bus.ports.bus import Bus
+from plancast_bus.subjects import Subjects
 
 KINDS = {
     "dispatchers": "dispatcher-",
@@ -415,7 +416,10 @@ def blueprint_of(app: App, app_address: str, settings: Settings, import_paths: S
         app_address=app_address,
         settings=settings,
         import_paths=tuple(import_paths),
-        options=DispatcherOptions.of(app, settings),
+        options=dataclasses.replace(
+            DispatcherOptions.of(app, settings),
+            tasks=tuple(task_consumers(app, settings.workers, Subjects(settings.bus.prefix))),
+        ),
         shared_hosts=host_names(host_count(settings)),
     )
 

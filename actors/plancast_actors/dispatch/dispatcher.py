@@ -27,6 +27,8 @@ __all__ = ("CONSUMER_PREFIX", "Dispatcher", "DispatcherOptions", "HostDirectory"
 
 logger = logging.getLogger(__name__)
 KINDS: dict[Source, Kind] = {"results": "work", "timers": "work", "facts": "facts", "requests": "goals"}
+RESTORE_SECONDS = 5.0
+"""Pause between two looks at whether all streams and consumers are there."""
 KEEP_ALIVE_ROUNDS = 10
 """Rounds between two ack extensions of an event; many events are spread over them."""
 
@@ -71,10 +73,21 @@ class Dispatcher:
             self._consumers.append(consumer)
             self._readers.append(loop.create_task(self._read(consumer, KINDS[spec.source])))
         self._readers.append(loop.create_task(self._dispatch_when_possible(router)))
-        self._tasks = [loop.create_task(self._keep_alive()), loop.create_task(self._serve_values())]
+        self._tasks = [
+            loop.create_task(each) for each in (self._keep_alive(), self._serve_values(), self._keep_streams())
+        ]
 
     async def _serve_values(self) -> None:
         self._values = await retrying(self.bus.serve_values, logger, retried=BusUnavailable)
+
+    async def _keep_streams(self) -> None:
+        """Have streams and consumers made again that an operator deletes."""
+        while True:
+            try:
+                await self.bus.restore(self.options.tasks)
+            except BusError as error:
+                outage_log.warn(logger, "it is not known whether all streams are there: %s", error)
+            await asyncio.sleep(RESTORE_SECONDS)
 
     async def drain(self, timeout: float = 10.0, *, parked: bool = True) -> bool:
         """Stop reading, and wait until no event is in flight; True if reached in time.

@@ -252,8 +252,36 @@ class JetStreamBus:
             AccessDenied: the login's account has no JetStream.
         """
         self._require_jetstream("cannot create streams")
-        await definitions.ensure_streams(self._api, self.subjects, self._settings)
+        await definitions.ensure_streams(self._api, self.subjects, self._settings, self.clock.time())
         await asyncio.gather(self._keys.make(), self._placeholders.place(), self.clock.follow())
+
+    async def restore(self, consumers: Sequence[ConsumerSpec] = ()) -> list[str]:
+        """Make streams and consumers again that were deleted; what a stream held is lost, but for the key.
+
+        Raises:
+            AccessDenied: the login's account has no JetStream.
+            BusUnavailable: the server does not respond, or the key is lost with which stored checkpoints were signed.
+        """
+        self._require_jetstream("cannot create streams")
+        with suppress(BusError):
+            await self._keys.read()
+        missing = await definitions.missing_streams(self._api, self.subjects)
+        if self._names.keys in missing and self._names.checkpoints not in missing and not self._keys.is_kept:
+            raise BusUnavailable(
+                f"the stream {self._names.keys} was deleted, and this process does not have the key that it held. "
+                "Restore the stream, or delete the deployment's streams and lose its plans"
+            )
+        if missing:
+            logger.error("streams were deleted, and are made again: what they held is lost: %s", ", ".join(missing))
+            await self.ensure_streams()
+        for source in dict.fromkeys(spec.source for spec in consumers):
+            stream = self._names.of_source(source)
+            found = await definitions.listed(self._api, f"CONSUMER.NAMES.{stream}", "consumers")
+            for spec in [each for each in consumers if each.source == source and each.name not in found]:
+                logger.warning("a consumer was deleted, and is made again: %s", spec.name, extra={"stream": stream})
+                await self.ensure_consumer(spec)
+                missing.append(spec.name)
+        return missing
 
     def on_reconnect(self, callback: Callable[[], None]) -> None:
         self._connection.on_reconnect(callback)

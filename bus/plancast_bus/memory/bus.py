@@ -167,6 +167,10 @@ class MemoryBus:
     async def ensure_streams(self) -> None:
         await self.turn()
 
+    async def restore(self, consumers: Sequence[ConsumerSpec] = ()) -> list[str]:
+        await self.turn()
+        return []
+
     def on_reconnect(self, callback: Callable[[], None]) -> None:
         """Register a callback for :meth:`reconnect`; the connection itself never breaks."""
         self._on_reconnect.append(callback)

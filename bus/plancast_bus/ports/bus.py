@@ -326,6 +326,17 @@ class Bus(Protocol):
         """Create or update the streams; safe to call from many processes at once."""
         ...
 
+    async def restore(self, consumers: Sequence[ConsumerSpec] = ()) -> list[str]:
+        """Make the streams, and these consumers, again where someone has deleted them; return the names of those.
+
+        The sequences of a new stream are greater than those of the one before.
+
+        Raises:
+            AccessDenied: this login may not create streams.
+            BusUnavailable: the server does not respond, or a lost key cannot be stored again.
+        """
+        ...
+
     def on_reconnect(self, callback: Callable[[], None]) -> None:
         """Register a callback for each reconnect."""
         ...

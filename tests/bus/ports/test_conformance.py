@@ -1527,6 +1527,13 @@ async def test_streams_can_be_ensured_by_many_at_once(world: World) -> None:
     assert ids(await take(buses[1].consume(spec(buses[1])), 1)) == ["a"]
 
 
+async def test_where_nothing_was_deleted_nothing_is_made_again(bus: Bus) -> None:
+    await bus.ensure_consumer(spec(bus))
+    assert await bus.restore([spec(bus)]) == []
+    await bus.publish(event("a"))
+    assert ids(await take(bus.consume(spec(bus)), 1)) == ["a"]
+
+
 async def test_health_is_json(bus: Bus) -> None:
     await bus.publish(event("a"))
     assert codec.dump(await bus.health(), "json")

@@ -35,6 +35,8 @@ class KeyStore(Store):
         self._stream, self._subject = self._names.keys, self._subjects.checkpoint_key()
         self._configured = [key.get_secret_value().encode() for key in configured]
         self._restricted = restricted
+        self._stored = b""
+        """The stored key, once read."""
         self._reading = asyncio.Lock()
         self._denied = restricted
         self.keys: CheckpointKeys | None = None
@@ -48,11 +50,16 @@ class KeyStore(Store):
         self.keys, self._denied = CheckpointKeys(self._configured) if self._configured else None, self._restricted
         self.known = self.keys or self.known
 
+    @property
+    def is_kept(self) -> bool:
+        """This process has the key, and can store it again if its stream is deleted."""
+        return bool(self._configured or self._stored)
+
     async def make(self) -> None:
-        """Create and store a key, unless there is one."""
+        """Store a key, unless there is one: that of a stream that was deleted, if this process has read it."""
         if not self._configured:
             with suppress(SubjectTaken):
-                await self._publisher.publish_acked(self._subject, token_hex(32).encode(), {})
+                await self._publisher.publish_acked(self._subject, self._stored or token_hex(32).encode(), {})
 
     async def read(self) -> CheckpointKeys | None:
         """Return the keys, or None when this user may not read them.
@@ -100,4 +107,5 @@ class KeyStore(Store):
                 f"{self._stream} holds no key of checkpoints: the start of a plancast deployment creates it, or set "
                 "PLANCAST_BUS__CHECKPOINT_KEYS"
             )
+        self._stored = stored.payload
         self.keys = self.known = CheckpointKeys([stored.payload])

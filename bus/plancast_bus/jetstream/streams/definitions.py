@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from plancast_bus.errors import BusError
@@ -193,16 +193,47 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
     ]
 
 
-async def ensure_streams(api: JetStreamApi, subjects: Subjects, settings: BusSettings) -> None:
+async def ensure_streams(api: JetStreamApi, subjects: Subjects, settings: BusSettings, now: float) -> None:
     """Create missing streams, and update those that differ; safe to call concurrently.
+
+    Sequences of a new stream begin at its time of creation, in microseconds: plans, cursors and deduplication refer to
+    messages by sequence, and a stream that was deleted and is made again must not give one to another message. Dead
+    letters begin at 1, since people type their numbers.
+
+    Args:
+        api: Calls the server.
+        subjects: The deployment's.
+        settings: The deployment's.
+        now: Seconds since the epoch, by the server's clock where it is known.
 
     Raises:
         BusError: an existing stream differs in a fixed setting, such as the number of shards.
     """
-    await asyncio.gather(*(_ensure(api, wanted) for wanted in definitions(subjects, settings)))
+    first = round(now * 1_000_000)
+    numbered = StreamNames.of(subjects.prefix).dead_letters
+    await asyncio.gather(
+        *(_ensure(api, each, 1 if each["name"] == numbered else first) for each in definitions(subjects, settings))
+    )
 
 
-async def _ensure(api: JetStreamApi, wanted: dict[str, Any]) -> None:
+async def missing_streams(api: JetStreamApi, subjects: Subjects) -> list[str]:
+    """Return the names of those streams of a deployment that do not exist."""
+    found = await listed(api, "STREAM.NAMES", "streams")
+    return [name for name in astuple(StreamNames.of(subjects.prefix)) if name not in found]
+
+
+async def listed(api: JetStreamApi, operation: str, field: str) -> set[str]:
+    """Return the names that a paged call of the API lists in a field."""
+    found: set[str] = set()
+    while True:
+        page = await api.call(operation, {"offset": len(found)})
+        names = page.get(field) or []
+        found.update(names)
+        if not names or len(found) >= page["total"]:
+            return found
+
+
+async def _ensure(api: JetStreamApi, wanted: dict[str, Any], first: int) -> None:
     name = wanted["name"]
     try:
         found = await api.call(f"STREAM.INFO.{name}")
@@ -210,7 +241,7 @@ async def _ensure(api: JetStreamApi, wanted: dict[str, Any]) -> None:
         if error.code != STREAM_NOT_FOUND:
             raise
         try:
-            await _create(api, wanted)
+            await _create(api, {**wanted, "first_seq": first})
             return
         except ApiError as refused:
             if refused.code != STREAM_NAME_IN_USE:  # another process was faster, with other settings

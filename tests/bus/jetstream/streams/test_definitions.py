@@ -36,12 +36,12 @@ async def test_streams_are_created_once_the_cluster_knows_its_servers(
     api = StartingCluster(bus._requester)
 
     api.refusals = 20
-    await definitions.ensure_streams(api, bus.subjects, settings)
+    await definitions.ensure_streams(api, bus.subjects, settings, 0.0)
     assert api.refusals == 0
     assert not [stream for stream in (await bus.health())["streams"].values() if stream.get("missing")]
 
     api.refusals = 1
     monkeypatch.setattr(definitions, "PEERS_SECONDS", 0.0)
     with pytest.raises(ApiError, match=REFUSED):
-        await definitions.ensure_streams(api, Subjects("toofew"), BusSettings(prefix="toofew"))
+        await definitions.ensure_streams(api, Subjects("toofew"), BusSettings(prefix="toofew"), 0.0)
     await bus.close()
