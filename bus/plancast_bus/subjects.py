@@ -302,6 +302,11 @@ class Subjects:
         """Filter for :meth:`value_read`."""
         return f"{self.store}.valuereads.*.*.*.*"
 
+    @property
+    def restored(self) -> str:
+        """Subject of core NATS on which it is said that streams were deleted, and are made again."""
+        return f"{self.store}.restored"
+
     def parse_value_read(self, subject: str) -> str:
         """Return the subject of :meth:`value` from one of :meth:`value_read`.
 

@@ -20,6 +20,7 @@ from plancast_actors.plan_actors.reports import REPORT_WAIT, REPORTS_SECONDS, Re
 from plancast_actors.plan_actors.services import HostServices
 from plancast_bus.clock import Clock
 from plancast_bus.ports.bus import Bus
+from plancast_bus.retry import retrying
 
 if TYPE_CHECKING:
     from plancast.telemetry.tracing import Tracing
@@ -66,6 +67,7 @@ class PlanHost(HostServices):
         self._reports: defaultdict[str, Reports] = defaultdict(Reports)
         self._passivation: asyncio.Task[None] | None = None
         self._registration: Registration | None = None
+        self._restorations: asyncio.Task[None] | None = None
         self._stopping = False
         self._new_state: Callable[[HostServices, str], Activation] = Activation
         if tracing is not None:
@@ -78,6 +80,7 @@ class PlanHost(HostServices):
         if self._passivation is None and self._resident and not self._stopping:
             self._passivation = asyncio.get_running_loop().create_task(self._passivate_idle())
             self._registration = Registration.of_app(self.app, self.registry, self.clock)
+            self._restorations = asyncio.get_running_loop().create_task(self._follow_restorations())
 
     # What dispatchers call.
 
@@ -133,6 +136,18 @@ class PlanHost(HostServices):
             del self._actors[key]
         if self.at_rest is not None:
             self.at_rest()
+
+    async def _follow_restorations(self) -> None:
+        """Store state machines again when streams were deleted; until cancelled."""
+
+        async def notice(subject: str, payload: bytes, content_type: str | None) -> None:
+            self.store_machines_again()
+
+        subscription = await retrying(lambda: self.bus.subscribe(self._subjects.restored, notice), logger)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await subscription.close()
 
     # Passivation.
 
@@ -207,9 +222,11 @@ class PlanHost(HostServices):
         """Stop all actors; their events in flight are redelivered."""
         self._stopping = True
         if self._passivation is not None:
-            self._passivation.cancel()
-            await asyncio.gather(self._passivation, return_exceptions=True)
-            self._passivation = None
+            tasks = [each for each in (self._passivation, self._restorations) if each is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._passivation = self._restorations = None
         if self._registration is not None:
             await self._registration.end()
         await self.undecodable.stop()

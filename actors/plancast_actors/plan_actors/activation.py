@@ -379,7 +379,8 @@ class Activation:
             log_move(turn)
 
     def _is_stored(self, machine: Machine, now: float) -> bool:
-        return machine.hash == self._machine_hash and is_recent(self._machine_put_at, now)
+        put_at = self._machine_put_at
+        return machine.hash == self._machine_hash and is_recent(put_at, now) and put_at >= self.host.machines_lost_at
 
     async def _store(self, machine: Machine) -> None:
         self._machine_put_at = await self.patiently(lambda: self.host.store_machine(machine))

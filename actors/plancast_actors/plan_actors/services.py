@@ -108,6 +108,8 @@ class HostServices:
         self._stored_at: LRUCache[str, float] = LRUCache(MAX_MACHINES)
         """When this host last stored a state machine, by the machine's hash."""
         self._emitted: LRUCache[str, Emitted] = LRUCache(MAX_EMITTED)
+        self.machines_lost_at = 0.0
+        """When state machines that were stored before may have been lost with their stream, seconds since the epoch."""
 
     def continue_counts(self, before: HostServices) -> None:
         """Take over the counters of a host that this one replaces in its process."""
@@ -145,6 +147,11 @@ class HostServices:
             await self.bus.checkpoints.put_machine(machine.hash, machine.encoded)
             put_at = self._stored_at[machine.hash] = now
         return put_at
+
+    def store_machines_again(self) -> None:
+        """Store each state machine again before the next checkpoint that refers to it."""
+        self._stored_at.clear()
+        self.machines_lost_at = self.clock.time()
 
     def machine_stored_at(self, machine: Machine, now: float) -> float | None:
         """When this host has stored a state machine; None if never, or too long ago."""

@@ -274,6 +274,8 @@ class JetStreamBus:
         if missing:
             logger.error("streams were deleted, and are made again: what they held is lost: %s", ", ".join(missing))
             await self.ensure_streams()
+            with suppress(nats_errors.Error):
+                await self._connection.client.publish(self.subjects.restored)
         for source in dict.fromkeys(spec.source for spec in consumers):
             stream = self._names.of_source(source)
             found = await definitions.listed(self._api, f"CONSUMER.NAMES.{stream}", "consumers")

@@ -329,7 +329,8 @@ class Bus(Protocol):
     async def restore(self, consumers: Sequence[ConsumerSpec] = ()) -> list[str]:
         """Make the streams, and these consumers, again where someone has deleted them; return the names of those.
 
-        The sequences of a new stream are greater than those of the one before.
+        The sequences of a new stream are greater than those of the one before. Where one was made, there is a notice on
+        ``subjects.restored``.
 
         Raises:
             AccessDenied: this login may not create streams.
