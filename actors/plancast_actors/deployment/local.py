@@ -17,6 +17,7 @@ from plancast_actors.ray import connection
 from plancast_bus import private_files
 from plancast_bus.errors import NatsServerError
 from plancast_bus.nats_server.process import NatsServer, ServerOptions
+from plancast_bus.nats_server.supervision import supervise
 
 DRAIN_SECONDS = 10.0
 PORT = "port"
@@ -115,6 +116,9 @@ class LocalRuntime:
         server = NatsServer(folder, options)
         await asyncio.to_thread(server.start)
         exit_stack.push_async_callback(asyncio.to_thread, server.stop)
+        supervising = asyncio.create_task(supervise(server))
+        exit_stack.push_async_callback(asyncio.wait, [supervising])
+        exit_stack.callback(supervising.cancel)
         with contextlib.suppress(OSError):
             private_files.write(kept, server.url.rpartition(":")[2])
         self.server = server

@@ -103,9 +103,11 @@ async def test_what_is_stored_anew_while_reading_is_not_missed(owner: JetStreamB
 async def test_following_shows_each_commit_and_a_watch_the_newest(owner: JetStreamBus, observer: JetStreamBus) -> None:
     _, direct = readers(owner, observer)
     await store(owner, 1, 2)
+    first = await owner._api.last(STREAM, "plancast-store.checkpoints.p1")
+    assert first is not None
     async with (
         asyncio.timeout(30),
-        aclosing(direct.follow(STREAM, EVERY, after=1)) as following,
+        aclosing(direct.follow(STREAM, EVERY, after=first.sequence)) as following,
         aclosing(direct.watch(STREAM, "plancast-store.checkpoints.p1")) as watching,
     ):
         assert (await anext(following)).subject.endswith(".p2")
