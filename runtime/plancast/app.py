@@ -5,17 +5,19 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plancast.declarations import arity_fault, collect, place_of
+from plancast.declarations import arity_fault, collect, declaration, place_of
 from plancast.errors import InvalidApp, InvalidStateMachine
 from plancast.models.prices import unpriced_models
 from plancast.planners.contract import AutonomousPlanner, version_of
 from plancast.planners.planner import Planner
 from plancast.state_machine.machine import validate_state_machine
 from plancast.tasks.registry import TaskRegistry
+from plancast.webhooks.hook import BODY, Hook
+from plancast.webhooks.secret import Secret
 from plancast.worker import TaskDefinition, Worker
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ class App:
         self.retiring: tuple[Planner, ...] = tuple(map(_as_planner, retiring))
         self.workers: tuple[Worker, ...] = tuple(workers)
         self.settings = settings
+        self.hooks: dict[str, Hook] = {}
+        """Webhooks by name."""
         faults = list(self._faults())
         if faults and not collect(*faults):
             raise InvalidApp(f"app {name!r}: " + "; ".join(faults))
@@ -67,6 +71,39 @@ class App:
     def goals(self) -> dict[str, Planner]:
         """Planners by goal. Built on each access, since goals may be added to planners after the app was made."""
         return {goal: planner for planner in self.planners for goal in planner.goals}
+
+    @declaration
+    def hook(
+        self,
+        name: str,
+        event_type: str,
+        *,
+        secret: Secret | Sequence[Secret],
+        correlation: str | None = None,
+        data: Any = BODY,
+        when: str | None = None,
+        tenant_id: str = "",
+    ) -> None:
+        """Take webhooks at ``POST /hooks/{name}`` of the console's server, signed by Standard Webhooks or GitHub.
+
+        A goal of the app begins a plan; another event is a signal to the plan that `correlation` names.
+
+        Args:
+            name: The last part of the path.
+            event_type: The goal, or the signal.
+            secret: ``env:NAME``, a ``SecretStr`` or a function; a list of them while secrets are rotated.
+            correlation: Template over the body, such as ``{{data.order_id}}``: the id of the plan. Without it each
+                message begins a plan of its own.
+            data: Template over the body of the event's data, an object; the whole body by default.
+            when: Condition in CEL over the body as ``event.data``; messages that do not meet it count for nothing.
+            tenant_id: The tenant whose plans it begins and signals; without it those of no tenant.
+
+        Raises:
+            InvalidApp: a hook of the app has this name, or an argument has another value than it may have.
+        """
+        if name in self.hooks:
+            raise InvalidApp(f"app {self.name!r}: two hooks are named {name!r}")
+        self.hooks[name] = Hook(name, event_type, secret, correlation, data, when, tenant_id)
 
     def deciders(self) -> list[AutonomousPlanner]:
         """Planners that decide step by step, including those that take no new goals."""
@@ -95,7 +132,7 @@ class App:
         Raises:
             InvalidApp: the message lists every fault, those of every state machine included.
         """
-        faults = [*self._faults(), *self._handler_faults()]
+        faults = [*self._faults(), *self._handler_faults(), *self._hook_faults()]
         for decider in self.deciders():
             if isinstance(getattr(decider, "registry", None), TaskRegistry):
                 faults.append(
@@ -155,6 +192,15 @@ class App:
                 key = task.effect.key if task.effect is not None else None
                 if callable(key) and (fault := arity_fault(key, ("task",))) is not None:
                     yield f"{place_of(key)}: worker {worker.name!r}, key of task {name!r}: {fault}"
+
+    def _hook_faults(self) -> Iterable[str]:
+        goals = self.goals
+        for hook in self.hooks.values():
+            if hook.event_type not in goals and hook.correlation is None:
+                yield (
+                    f"hook {hook.name!r}: {hook.event_type!r} is no goal of the app, so it signals a plan: name that "
+                    "plan by correlation='{{data.id}}'"
+                )
 
     def _faults(self) -> Iterable[str]:
         for kind, members in (("planners", self.planners), ("workers", self.workers)):

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from plancast.app import App
 from plancast.console.routes import (
     api_docs,
     approvals,
@@ -24,6 +25,7 @@ from plancast.console.routes import (
     effects,
     event_streams,
     health,
+    hooks,
     plan_actions,
     plans,
     replay,
@@ -33,6 +35,7 @@ from plancast.console.routes.plan_details import PlanDetails
 from plancast.console.service import auth, errors, limits
 from plancast.console.service.auth import Guard, Keyring
 from plancast.console.service.backend import Actors, Backend
+from plancast.console.service.hook_receiver import HookReceiver
 from plancast.settings import Settings
 from plancast_bus.ports.bus import Bus
 
@@ -79,7 +82,13 @@ _PROBLEM: dict[int | str, dict[str, Any]] = {
 
 
 def create_api(
-    bus: Bus, settings: Settings, *, actors: Actors | None = None, static: Path = STATIC, own_token: str = ""
+    bus: Bus,
+    settings: Settings,
+    *,
+    actors: Actors | None = None,
+    static: Path = STATIC,
+    own_token: str = "",
+    hooked: App | None = None,
 ) -> FastAPI:
     """Create the HTTP API of a deployment, with the console's pages at ``/``.
 
@@ -89,6 +98,7 @@ def create_api(
         actors: Queries the actors on Ray; without it, only NATS is queried.
         static: Folder of the pages.
         own_token: Token when the settings have none; a random one when empty.
+        hooked: The app whose webhooks are taken; None takes none.
     """
     backend = Backend(bus, settings, actors)
     keyring = Keyring(settings.console.tokens, own_token)
@@ -115,11 +125,13 @@ def create_api(
     )
     app.state.backend, app.state.keyring = backend, keyring
     app.state.details = PlanDetails(bus.checkpoints)
+    app.state.hooks = HookReceiver(hooked)
     errors.install(app)
     v1 = APIRouter(prefix="/api/v1")
     for module in _MODULES:
         v1.include_router(module.routes)
     app.include_router(health.routes)
+    app.include_router(hooks.routes)
     app.include_router(v1)
     app.include_router(api_docs.routes)
     if static.is_dir():

@@ -11,6 +11,7 @@ from typing import Self
 
 import uvicorn
 
+from plancast.app import App
 from plancast.console.api import create_api
 from plancast.console.service.auth import Keyring
 from plancast.console.service.backend import Actors, Backend
@@ -39,6 +40,7 @@ class ConsoleServer:
         actors: Queries the actors on Ray.
         any_port: Use a free port when the port of the settings is in use.
         own_token: Token when the settings have none; a random one when empty.
+        hooked: The app whose webhooks are taken; None takes none.
 
     Raises:
         InvalidApp: the address is not loopback, and there are no tokens.
@@ -53,11 +55,12 @@ class ConsoleServer:
         actors: Actors | None = None,
         any_port: bool = False,
         own_token: str = "",
+        hooked: App | None = None,
     ) -> None:
         check_exposure(settings)
         self._any_port = any_port
         self._settings = settings.console
-        self.app = create_api(bus, settings, actors=actors, own_token=own_token)
+        self.app = create_api(bus, settings, actors=actors, own_token=own_token, hooked=hooked)
         self._server: _Uvicorn
         self._serving: asyncio.Task[None]
         self.url = ""

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from plancast.cli import completion
+from plancast.cli.apps.validate import load_valid
 from plancast.cli.connection import actors_report, joined, open_bus, reachable_settings
 from plancast.cli.data_folder import find_running
 from plancast.cli.errors import CommandFailed
@@ -23,6 +25,7 @@ from plancast.terminal.output import note, public_url
 from plancast_bus.errors import BusUnavailable
 
 if TYPE_CHECKING:
+    from plancast.app import App
     from plancast.console.server import ConsoleServer
     from plancast.settings import Settings
     from plancast_bus.ports.bus import Bus
@@ -32,6 +35,16 @@ def console(
     nats_url: NatsUrl = None,
     address: RayAddress = None,
     data_dir: DataDir = None,
+    app: Annotated[
+        str | None,
+        typer.Option(
+            "--app",
+            metavar="MODULE:APP",
+            help="App whose webhooks are taken; `plancast run` takes those of its app.",
+            autocompletion=completion.apps,
+            show_default=False,
+        ),
+    ] = None,
     host: Annotated[
         str | None,
         typer.Option(
@@ -50,6 +63,7 @@ def console(
 
     Set tokens with PLANCAST_CONSOLE__TOKENS='{"ada": "..."}'. Without them, the printed link contains one.
     """
+    hooked = load_valid(app) if app is not None else None
     settings = reachable_settings(nats_url, data_dir)
     settings.console.host = host if host is not None else settings.console.host
     settings.console.port = port if port is not None else settings.console.port
@@ -57,14 +71,16 @@ def console(
     if running is not None and running.is_on(settings) and not settings.ray.address:
         running.lead_to_ray(settings)
     check_exposure(settings)
-    return run_in_foreground(lambda foreground: _serve(foreground, settings, open_browser, as_json))
+    return run_in_foreground(lambda foreground: _serve(foreground, settings, hooked, open_browser, as_json))
 
 
-async def _serve(foreground: Foreground, settings: Settings, open_browser: bool, as_json: bool) -> None:
+async def _serve(
+    foreground: Foreground, settings: Settings, hooked: App | None, open_browser: bool, as_json: bool
+) -> None:
     async with (
         open_bus(settings) as bus,
         asking_actors(settings) as actors,
-        serving(bus, settings, actors) as server,
+        serving(bus, settings, actors, hooked) as server,
     ):
         foreground.depend_on(bus)
         nats = public_url(settings.nats.url)
@@ -85,13 +101,13 @@ def page_that_leads_to(link: str) -> Iterator[Path]:
 
 
 @contextlib.asynccontextmanager
-async def serving(bus: Bus, settings: Settings, actors: Any) -> AsyncIterator[ConsoleServer]:
-    """Serve the console while the context is open; an unavailable port is a CommandFailed."""
+async def serving(bus: Bus, settings: Settings, actors: Any, hooked: App | None = None) -> AsyncIterator[ConsoleServer]:
+    """Serve the console, and an app's webhooks, while the context is open; an unavailable port is a CommandFailed."""
     from plancast.console.server import ConsoleServer
 
     async with contextlib.AsyncExitStack() as stack:
         try:
-            server = await stack.enter_async_context(ConsoleServer(bus, settings, actors=actors))
+            server = await stack.enter_async_context(ConsoleServer(bus, settings, actors=actors, hooked=hooked))
         except OSError as error:
             where = f"{settings.console.host}:{settings.console.port}"
             raise CommandFailed(

@@ -104,7 +104,7 @@ async def _run(
     server = public_url(settings.nats.url) if settings.nats.url else "embedded NATS"
     note(f"starting {app.name} on {server} and {settings.ray.address or 'local Ray'} …")
     runtime = prepare()
-    async with runtime, _console(runtime, with_console, foreground) as console_url:
+    async with runtime, _console(runtime, app, with_console, foreground) as console_url:
         folder.write(
             Running(
                 nats_url=runtime.nats_url,
@@ -127,7 +127,7 @@ async def _run(
 
 
 @contextlib.asynccontextmanager
-async def _console(runtime: LocalRuntime, wanted: bool, foreground: Foreground) -> AsyncIterator[str]:
+async def _console(runtime: LocalRuntime, app: App, wanted: bool, foreground: Foreground) -> AsyncIterator[str]:
     """Serve the console beside the app, and yield its link; empty when it is not wanted."""
     if not wanted:
         yield ""
@@ -139,7 +139,8 @@ async def _console(runtime: LocalRuntime, wanted: bool, foreground: Foreground) 
         settings, status = runtime.settings, runtime.deployment.status
         # Stored with the data, so that open pages keep working when the app is restarted.
         token = "" if settings.console.tokens else private_files.load_token(settings.data_dir / CONSOLE_TOKEN)
-        async with ConsoleServer(bus, settings, actors=status, any_port=True, own_token=token) as server:
+        console = ConsoleServer(bus, settings, actors=status, any_port=True, own_token=token, hooked=app)
+        async with console as server:
             yield server.link
 
 

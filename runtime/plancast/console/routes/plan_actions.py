@@ -141,7 +141,7 @@ async def send_once(
     try:
         outcome = await send(event_id)
     except (PlanFinished, NotAwaited):
-        done = await _done(backend, plan_id, event_id) if key is not None else None
+        done = await done_before(backend, plan_id, event_id) if key is not None else None
         if done is None:
             raise
         return done
@@ -172,8 +172,8 @@ async def _send(backend: Backend, plan_id: str, event_type: str, data: Any, by: 
     return await send_once(backend, plan_id, event_type, by, key, send)
 
 
-async def _done(backend: Backend, plan_id: str, event_id: str) -> Accepted | None:
-    """The response to an earlier request with the same idempotency key, if the plan has processed its event."""
+async def done_before(backend: Backend, plan_id: str, event_id: str) -> Accepted | None:
+    """The response to an earlier request that has sent the event, if the plan has processed it."""
     history = await backend.history(await backend.checkpoint(plan_id))
     entry = next((each for each in history if (each.get("event") or {}).get("id") == event_id), None)
     if entry is None:

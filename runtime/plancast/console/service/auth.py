@@ -26,6 +26,9 @@ MAX_SESSIONS = 1000
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 PUBLIC = frozenset({"/api/v1/openapi.json", "/api/v1/session"})
 """Paths under ``/api`` that need no token."""
+SELF_PROVING = ("/hooks/",)
+"""Beginnings of paths whose requests prove themselves, by a signature. They may come from any site, and name this
+machine as they like."""
 
 
 class Keyring:
@@ -115,10 +118,11 @@ class Guard:
     def _refusal(self, connection: HTTPConnection, scope: Scope) -> tuple[int, str] | None:
         path, user = scope["path"], self._keyring.user_of(connection, time.time())
         scope.setdefault("state", {})["user"] = user
-        if self._keyring.own_token and not is_loopback(_host_of(connection.headers.get("host", ""))):
+        proves_itself, host = path.startswith(SELF_PROVING), _host_of(connection.headers.get("host", ""))
+        if self._keyring.own_token and not proves_itself and not is_loopback(host):
             # DNS rebinding: a page of another site could point its own name to this machine.
             return 403, "without configured tokens, the console is available at localhost or 127.0.0.1 only"
-        if scope["method"] not in SAFE and not _same_site(connection):
+        if scope["method"] not in SAFE and not proves_itself and not _same_site(connection):
             return 403, "cross-site requests may not change anything"
         if user is None and not is_public(path):
             return 401, "a token is required: Authorization: Bearer TOKEN, or log in"
