@@ -105,6 +105,8 @@ class PlanRecord(_Open):
     when such a pause has kept an event from the planner. A plan without a planner has the operator's ``pause`` here."""
     unmoved: str = ""
     """The state in which the transition handler last made no move on an answer."""
+    revisits: dict[str, int] = field(default_factory=dict)
+    """By state without a request: how often it was entered again, which tells its waits apart."""
     aliases: list[str] = field(default_factory=list)
     """Further correlation ids that the plan is found by."""
     unwanted: int = 0
@@ -180,9 +182,20 @@ def is_held(plan: PlanRecord) -> bool:
     return HOLD in plan.control and not plan.decider
 
 
-def position(decider: str, state: str, trajectory: Sequence[Mapping[str, Any]], earlier: Mapping[str, int]) -> str:
-    """The place of a plan at which it waits: its state; for a plan that a planner decides, its number of steps."""
-    return str(len(trajectory) + sum(earlier.values())) if decider else state
+def position(
+    decider: str,
+    state: str,
+    trajectory: Sequence[Mapping[str, Any]],
+    earlier: Mapping[str, int],
+    revisits: Mapping[str, int],
+) -> str:
+    """The place of a plan at which it waits: its state, with the number of the visit from the second one on.
+
+    For a plan that a planner decides it is its number of steps.
+    """
+    if decider:
+        return str(len(trajectory) + sum(earlier.values()))
+    return f"{state}#{revisits[state]}" if state in revisits else state
 
 
 def tasks_of(plan: PlanRecord) -> TaskRegistry:

@@ -117,7 +117,7 @@ def _is_unusual(plan: PlanRecord) -> bool:
             plan.decider or plan.kept or plan.aliases or plan.unmoved or plan.control or plan.awaiting
             or plan.spent or plan.trajectory or plan.earlier or plan.unwanted or plan.dependencies or plan.allowance
             or plan.lent or plan.limits or plan.call_rate or plan.attributes or plan.children or plan.rollback
-            or plan.unanswered or plan.unlisted
+            or plan.unanswered or plan.unlisted or plan.revisits
         )
     )  # fmt: skip
 

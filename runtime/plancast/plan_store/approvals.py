@@ -251,7 +251,7 @@ def _request_for(state: Fields, event: str) -> tuple[str, float | None]:
     for name, request in requests_of(state).items():
         if request.response_event == event and (request.event_type == WAIT or request.state == state["current_state"]):
             return name, request.due
-    steps = state.get("trajectory") or (), state.get("earlier") or {}
+    steps = state.get("trajectory") or (), state.get("earlier") or {}, state.get("revisits") or {}
     at = position(str(state.get("decider") or ""), str(state.get("current_state") or ""), *steps)
     return wait_id(str(state["plan_id"]), at), None
 

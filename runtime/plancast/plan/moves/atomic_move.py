@@ -10,7 +10,7 @@ from plancast.plan.record import PlanRecord
 from plancast.tasks.registry import TaskRegistry
 
 _VALUES = ("status", "current_state", "_entered", "pause_reason", "unmoved", "error", "result", "awaiting", "rollback")
-_CONTAINERS = ("results", "kept", "control", "aliases", "moves")
+_CONTAINERS = ("results", "kept", "control", "aliases", "moves", "revisits")
 
 
 class AtomicMove:

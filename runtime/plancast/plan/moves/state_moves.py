@@ -91,6 +91,8 @@ async def _enter_one(plan: PlanRecord, target: str, by_hand: bool) -> None:
     plan.unmoved = ""
     _close_requests_of_states(plan)
     state = plan.state_machine[plan.current_state]
+    if state.action is None and state.transitions and plan.current_state in plan.results:
+        plan.revisits[plan.current_state] = plan.revisits.get(plan.current_state, 0) + 1
     if state.is_terminal:
         outcome = state.outcome or ("failed" if plan.current_state == "failed" else "completed")
         if outcome == ROLLED_BACK:

@@ -38,7 +38,8 @@ def is_stale(plan: PlanRecord, request_id: str) -> bool:
     if request_id in plan.requests:
         return False
     if is_wait_of(plan.plan_id, request_id):
-        return request_id != wait_id(plan.plan_id, position(plan.decider, plan._entered, plan.trajectory, plan.earlier))
+        at = position(plan.decider, plan._entered, plan.trajectory, plan.earlier, plan.revisits)
+        return request_id != wait_id(plan.plan_id, at)
     return is_request_of(plan.plan_id, request_id)
 
 
