@@ -42,6 +42,9 @@ from plancast.errors import TaskError as TaskError
 from plancast.errors import TerminalError as TerminalError
 from plancast.errors import UnknownGoal as UnknownGoal
 from plancast.errors import UnknownTask as UnknownTask
+from plancast.notifications.targets import Email as Email
+from plancast.notifications.targets import Slack as Slack
+from plancast.notifications.targets import Webhook as Webhook
 from plancast.plan.context import PlanContext as PlanContext
 from plancast.plan.status import PlanStatus as PlanStatus
 from plancast.planners import AutonomousPlanner as AutonomousPlanner

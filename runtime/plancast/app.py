@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from plancast.declarations import arity_fault, collect, declaration, place_of
 from plancast.errors import InvalidApp, InvalidStateMachine
 from plancast.models.prices import unpriced_models
+from plancast.notifications.targets import KINDS, Kind, Subscription, Target, subscriptions
 from plancast.planners.contract import AutonomousPlanner, version_of
 from plancast.planners.planner import Planner
 from plancast.state_machine.machine import validate_state_machine
@@ -60,6 +61,8 @@ class App:
         self.settings = settings
         self.hooks: dict[str, Hook] = {}
         """Webhooks by name."""
+        self.notifications: list[Subscription] = []
+        """Who is notified of what."""
         faults = list(self._faults())
         if faults and not collect(*faults):
             raise InvalidApp(f"app {name!r}: " + "; ".join(faults))
@@ -104,6 +107,23 @@ class App:
         if name in self.hooks:
             raise InvalidApp(f"app {self.name!r}: two hooks are named {name!r}")
         self.hooks[name] = Hook(name, event_type, secret, correlation, data, when, tenant_id)
+
+    @declaration
+    def notify(self, *, on: Kind | Iterable[Kind] = KINDS, to: Target) -> None:
+        """Notify a webhook, a channel of Slack or a mailbox, once for each cause.
+
+        What is not taken is tried again for a day, then it is a dead letter. A target may get one twice, under one id.
+
+        Args:
+            on: ``approval``: a plan waits for people; its link answers. ``failed``: a top-level plan has failed.
+                ``effect_unknown``: people have to tell the outcome of an effect. ``budget``: a plan has failed since
+                its budget is exhausted.
+            to: ``Webhook``, ``Slack`` or ``Email``.
+
+        Raises:
+            InvalidApp: there is no such kind, or `to` is none of these.
+        """
+        self.notifications += subscriptions(on, to)
 
     def deciders(self) -> list[AutonomousPlanner]:
         """Planners that decide step by step, including those that take no new goals."""

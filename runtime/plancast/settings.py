@@ -229,11 +229,19 @@ class ConsoleSettings(SettingsSection):
     """Listening port; 0: a free one."""
     tokens: dict[str, SecretStr] = Field(default_factory=dict)
     """Tokens by user: ``{"ada": "..."}``. Empty: a random one, in the link that is printed at the start."""
+    public_url: str = Field("", pattern=r"^(https?://[^\s/?#@]+[^\s?#@]*)?$")
+    """Where people reach the console, such as ``https://plans.example.com``: notifications have links there that
+    answer. Empty: they have none."""
+    link_secret: SecretStr | None = None
+    """Signs these links, 16 characters or more, the same for plan hosts and console. Needed where the console's login
+    at NATS is not the runtime's, as in ``deploy/``: by default the keys of the deployment sign them."""
     max_streams: int = Field(200, ge=1)
     """Concurrent streams and long polls; with several tokens, half of them for each."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.link_secret is not None and len(self.link_secret.get_secret_value()) < 16:
+            raise ValueError("link_secret: it needs at least 16 characters")
         for name, token in self.tokens.items():
             if not name.strip() or len(token.get_secret_value()) < 16:
                 raise ValueError("tokens: each needs a name, and at least 16 characters")
@@ -296,7 +304,7 @@ class Settings(BaseSettings):
 
     def secrets(self) -> list[str]:
         """The values of all secret settings."""
-        secrets = [self.nats.token, self.nats.password, *self.console.tokens.values()]
+        secrets = [self.nats.token, self.nats.password, self.console.link_secret, *self.console.tokens.values()]
         return [each.get_secret_value() for each in secrets if each is not None]
 
     @classmethod

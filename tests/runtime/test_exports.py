@@ -11,13 +11,13 @@ import plancast.testing
 
 PLANCAST = """
 AgentDefinition AgentRegistry App BudgetExhausted BusError BusUnavailable ChoreographyPlanner Client CommitConflict
-ConditionFailed DeterministicStepError Effect EventDefinition EventEnvelope EventTopic ForeignPlan GoalConflict
+ConditionFailed DeterministicStepError Effect Email EventDefinition EventEnvelope EventTopic ForeignPlan GoalConflict
 GoalContext IdempotencyConflict IdentityRequired IllegalTaskMove InterpolationError InvalidAnswer InvalidApp
 InvalidCondition InvalidDecision InvalidEnvelope InvalidGoal InvalidPlannerConfig InvalidStateMachine InvalidSubject
 ModelUnavailable NotAwaited Outcome PayloadTooLarge PlanCancelled PlanContext PlanFailed PlanFinished PlanHandle
 PlanNotFound PlanStatus PlancastError Planner PlatformContext PublishRefused ReasonerUnavailable RetryPolicy
-RetryableError Settings SignalOutcome StateAction StateConfig StateMachine StateTransition TaskContext TaskError
-TerminalError Toolkit TransitionContext UnknownGoal UnknownTask UnsupportedServer Worker validate_state_machine
+RetryableError Settings SignalOutcome Slack StateAction StateConfig StateMachine StateTransition TaskContext TaskError
+TerminalError Toolkit TransitionContext UnknownGoal UnknownTask UnsupportedServer Webhook Worker validate_state_machine
 """
 PLANNERS = """
 AutonomousPlanner AwaitAction CallToolStep ChoreographyPlanner CompleteAction DecisionTreeStep DelegateAction

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from plancast.agents.definitions import EventDefinition
 from plancast.app import App
 from plancast.models.port import ReasonerPort
+from plancast.notifications.notifier import Audience, Notifier
 from plancast.settings import Settings
 from plancast_actors.liveness.registration import Registration
 from plancast_actors.plan_actors.activation import Activation
@@ -19,6 +21,8 @@ from plancast_actors.plan_actors.protocol import Inbound, Outcome
 from plancast_actors.plan_actors.reports import REPORT_WAIT, REPORTS_SECONDS, Reports
 from plancast_actors.plan_actors.services import HostServices
 from plancast_bus.clock import Clock
+from plancast_bus.errors import InvalidSubject
+from plancast_bus.events.envelope import EventTopic
 from plancast_bus.ports.bus import Bus
 from plancast_bus.retry import retrying
 
@@ -30,6 +34,18 @@ MAX_CHECKED = 16
 """Actors that are checked to find an idle one to passivate."""
 BATCH = 32
 """Events delivered before the event loop runs other work: acknowledgements, calls, model replies."""
+
+
+def notifier_of(app: App, bus: Bus, settings: Settings, clock: Clock) -> Notifier:
+    """The notifier of an app."""
+    planners = (*app.retiring, *app.planners)
+    people = {
+        event_type: EventDefinition(event_type, EventTopic.PLAN_EVENTS, description)
+        for planner in planners
+        for event_type, description in planner.expected.items()
+    }
+    audience = Audience(app.name, app.notifications, frozenset(each.name for each in planners), people)
+    return Notifier(audience, bus, settings.console, clock)
 
 
 class PlanHost(HostServices):
@@ -68,6 +84,9 @@ class PlanHost(HostServices):
         self._passivation: asyncio.Task[None] | None = None
         self._registration: Registration | None = None
         self._restorations: asyncio.Task[None] | None = None
+        self._notifier: Notifier | None = None
+        self.notifies = True
+        """Whether it may send the notifications of the app."""
         self._stopping = False
         self._new_state: Callable[[HostServices, str], Activation] = Activation
         if tracing is not None:
@@ -81,6 +100,9 @@ class PlanHost(HostServices):
             self._passivation = asyncio.get_running_loop().create_task(self._passivate_idle())
             self._registration = Registration.of_app(self.app, self.registry, self.clock)
             self._restorations = asyncio.get_running_loop().create_task(self._follow_restorations())
+            if self.notifies and self.app.notifications:
+                self._notifier = notifier_of(self.app, self.bus, self.settings, self.clock)
+                self._notifier.start()
 
     # What dispatchers call.
 
@@ -227,6 +249,8 @@ class PlanHost(HostServices):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._passivation = self._restorations = None
+        if self._notifier is not None:
+            await self._notifier.stop()
         if self._registration is not None:
             await self._registration.end()
         await self.undecodable.stop()

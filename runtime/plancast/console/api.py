@@ -25,13 +25,13 @@ from plancast.console.routes import (
     effects,
     event_streams,
     health,
-    hooks,
     plan_actions,
     plans,
     replay,
     usage,
 )
 from plancast.console.routes.plan_details import PlanDetails
+from plancast.console.routes.signed import hooks, links
 from plancast.console.service import auth, errors, limits
 from plancast.console.service.auth import Guard, Keyring
 from plancast.console.service.backend import Actors, Backend
@@ -132,6 +132,7 @@ def create_api(
         v1.include_router(module.routes)
     app.include_router(health.routes)
     app.include_router(hooks.routes)
+    app.include_router(links.routes)
     app.include_router(v1)
     app.include_router(api_docs.routes)
     if static.is_dir():

@@ -87,6 +87,7 @@ class PlancastTest:
         tracing: Makes spans, of all that would be processes of their own too; None makes none, unless the settings say
             that traces are on.
         world: Where events and checkpoints are; several environments may share one, or follow each other on it.
+        notify: Send the app's notifications; else nobody is notified.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class PlancastTest:
         workers: bool = True,
         world: MemoryWorld | None = None,
         tracing: Tracing | None = None,
+        notify: bool = False,
     ) -> None:
         app.validate()
         self.app = app
@@ -115,6 +117,7 @@ class PlancastTest:
             self.tracing = Tracing()
         self._dedicated: dict[str, LocalHost] = {}
         self._workers = workers
+        self._notify = notify
         self._runner: TaskRunner | None = None
         self._dispatcher: Dispatcher | None = None
         self.sweeper: Sweeper
@@ -209,6 +212,8 @@ class PlancastTest:
 
     def new_host(self, name: str) -> PlanHost:
         """Create an empty plan host with its own connection."""
-        return PlanHost(
+        host = PlanHost(
             self.app, MemoryBus(self.world), self.settings, name=name, clock=self.clock, tracing=self.tracing
         )
+        host.notifies = self._notify
+        return host

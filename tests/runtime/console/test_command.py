@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -16,9 +18,11 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from plancast import Client, Settings
 from plancast.cli import main
 from plancast.cli.run.console import page_that_leads_to
 from plancast.terminal.output import note_link
+from plancast.webhooks.signature import sign
 from plancast_bus.nats_server.process import NatsServer
 
 pytestmark = pytest.mark.slow
@@ -65,6 +69,38 @@ def test_the_command_serves_the_console_until_it_is_asked_to_end(nats_server: Na
             assert http.get("/").headers["content-type"].startswith("text/html")
             nothing_deployed = http.get("/readyz")
             assert (nothing_deployed.status_code, nothing_deployed.json()["status"]) == (503, "not ready")
+
+
+SHOP = """
+from plancast import App, Planner
+
+orders = Planner("orders")
+orders.add_goal("order.goal", {"start": {"state_name": "start", "is_terminal": True}})
+app = App("shop", planners=[orders])
+app.hook("orders", "order.goal", secret="env:SHOP_SECRET", correlation="{{data.id}}")
+"""
+
+
+async def make_streams(url: str, prefix: str) -> None:
+    async with Client.connect(url, settings=Settings.model_validate({"bus": {"prefix": prefix}})) as client:
+        await client.bus.ensure_streams()
+
+
+def test_the_command_takes_the_webhooks_of_an_app(nats_server: NatsServer, tmp_path: Path) -> None:
+    (tmp_path / "shop_with_hooks.py").write_text(SHOP)
+    prefix = f"console{uuid4().hex}"
+    asyncio.run(make_streams(nats_server.url, prefix))
+    arguments = ("console", "--app", "shop_with_hooks:app", "--nats-url", nats_server.url, "--port", "0", "--json")
+    settings = {"PLANCAST_BUS__PREFIX": prefix, "PYTHONPATH": str(tmp_path), "SHOP_SECRET": "whsec_c2hvcC1zZWNyZXQ="}
+    with command(*arguments, **settings) as process:
+        url = json.loads(first_line(process))["console"].partition("/#token=")[0]
+        body = b'{"id": 7}'
+        with httpx.Client(base_url=url, timeout=PATIENCE) as http:
+            signed = sign(settings["SHOP_SECRET"], "m1", int(time.time()), body)
+            taken = http.post("/hooks/orders", content=body, headers=signed)
+            assert (taken.status_code, taken.json()["plan_id"]) == (202, "7")
+            forged = sign("another secret", "m2", int(time.time()), body)
+            assert http.post("/hooks/orders", content=body, headers=forged).status_code == 401
 
 
 def test_a_run_has_a_console_that_knows_its_actors(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ async def approve(backend: Here, by: By, plan_id: PlanId, body: AnswerOf, key: I
     409 when the plan does not wait for an approval, or for another one than `request_id` names; 422 when the data
     break the event's schema.
     """
-    return await _answer(backend, plan_id, True, body, by, key)
+    return await answer(backend, plan_id, True, body, by, key)
 
 
 @routes.post("/reject", status_code=202, summary="Reject what a plan waits for")
@@ -92,7 +92,7 @@ async def reject(backend: Here, by: By, plan_id: PlanId, body: AnswerOf, key: Id
 
     409 also when the plan would take a no for a yes.
     """
-    return await _answer(backend, plan_id, False, body, by, key)
+    return await answer(backend, plan_id, False, body, by, key)
 
 
 @routes.post("/retry", status_code=201, summary="Retry a failed plan")
@@ -148,12 +148,13 @@ async def send_once(
     return Accepted(plan_id=plan_id, event_id=event_id, outcome=outcome)
 
 
-async def _answer(backend: Backend, plan_id: str, approved: bool, body: AnswerOf, by: str, key: str | None) -> Accepted:
+async def answer(backend: Backend, plan_id: str, approved: bool, body: AnswerOf, by: str, key: str | None) -> Accepted:
+    """Answer what a plan waits for people to decide; repeated with the same idempotency key, it counts once."""
     handle, data = backend.handle(plan_id), sendable(body.data)
-    answer = handle.approve if approved else handle.reject
+    decide = handle.approve if approved else handle.reject
 
     async def send(event_id: str) -> SignalOutcome:
-        outcome = await answer(data=data, reason=body.reason, user_id=by, event_id=event_id, request_id=body.request_id)
+        outcome = await decide(data=data, reason=body.reason, user_id=by, event_id=event_id, request_id=body.request_id)
         await backend.approvals.assign((await backend.checkpoint(plan_id)).correlation_id, "", by)
         return outcome
 

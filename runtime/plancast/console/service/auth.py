@@ -26,9 +26,9 @@ MAX_SESSIONS = 1000
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 PUBLIC = frozenset({"/api/v1/openapi.json", "/api/v1/session"})
 """Paths under ``/api`` that need no token."""
-SELF_PROVING = ("/hooks/",)
-"""Beginnings of paths whose requests prove themselves, by a signature. They may come from any site, and name this
-machine as they like."""
+SELF_PROVING = ("/hooks/", "/links/")
+"""Beginnings of paths whose requests prove themselves, by a signature or a link. They may come from any site, and name
+this machine as they like."""
 
 
 class Keyring:
