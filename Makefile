@@ -30,11 +30,13 @@ DEPENDENCIES := $(VENV)/.dependencies
 INSTALLED := $(VENV)/.installed
 BENCH_INSTALLED := $(VENV)/.bench
 DOCS_INSTALLED := $(VENV)/.docs
+NEXT := .venv-next
+NEXT_INSTALLED := $(NEXT)/.installed
 LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate $(LOCK_FLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tools browser promtool test test-all test-loaded check audit format bench bench-peers docs screenshots docs-serve profile ways growth chaos chaos-effects cluster attack simulate scale lock clean
+.PHONY: help setup demo tools browser promtool test test-all test-next test-loaded check audit format bench bench-peers docs screenshots docs-serve profile ways growth chaos chaos-effects cluster attack simulate scale lock lock-next clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +53,12 @@ $(DEPENDENCIES): requirements/dev.txt
 # Without build isolation, pip takes the build backend from the lock and fetches nothing unpinned.
 $(INSTALLED): $(DEPENDENCIES) pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(NEXT_INSTALLED): requirements/next.txt pyproject.toml
+	test -x $(NEXT)/bin/python || $(PYTHON) -m venv $(NEXT)
+	$(NEXT)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/next.txt
+	$(NEXT)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
 # What draws the benchmarks' charts; the tests draw some too.
@@ -87,6 +95,10 @@ test: setup $(BENCH_INSTALLED) ## Run the tests that take minutes together, JOBS
 # It names the tests as they begin: a worker of pytest-xdist that is killed cannot say in which one it was.
 test-all: setup $(BENCH_INSTALLED) $(DOCS_INSTALLED) tools ## Run the tests that `make test` leaves out: deployments, crashes, many seeds, the docs
 	$(PARALLEL) -v -m "slow and not chaos and not growth" $(TESTS)
+
+# requirements/next.txt holds the newest versions, also those of Ray and nats-py that pyproject.toml does not take yet.
+test-next: $(NEXT_INSTALLED) ## Run the tests of the bus and of what is used of Ray with the newest versions of all packages
+	$(NEXT)/bin/python -m pytest --numprocesses $(JOBS) -m "not slow and not chaos and not growth" $(or $(TESTS),tests/bus tests/actors/ray)
 
 # A busy loop for each processor, all of which end with this command.
 test-loaded: setup $(BENCH_INSTALLED) ## Run `make test` three times in a row while all processors are busy
@@ -162,6 +174,9 @@ lock: setup ## Pin requirements/*.txt anew from pyproject.toml (LOCK_FLAGS=--upg
 	$(LOCK) pyproject.toml --extra telemetry --group image -c requirements/dev.txt -o requirements/image.txt >/dev/null
 	$(LOCK) --group bench -c requirements/dev.txt -o requirements/bench.txt >/dev/null
 	$(LOCK) --group docs -c requirements/dev.txt -o requirements/docs.txt >/dev/null
+
+lock-next: setup ## Pin requirements/next.txt to the newest versions, beyond the bounds of pyproject.toml for Ray and NATS
+	$(LOCK) --upgrade pyproject.toml --group dev --override requirements/next.in -o requirements/next.txt >/dev/null
 
 clean: ## Remove caches and build results; .venv stays
 	rm -rf dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage htmlcov

@@ -23,7 +23,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-LOCKS = [ROOT / "requirements" / name for name in ("runtime.txt", "dev.txt", "bench.txt", "image.txt")]
+LOCKS = [ROOT / "requirements" / name for name in ("runtime.txt", "dev.txt", "bench.txt", "image.txt", "next.txt")]
 PEERS = ROOT / "benchmarks" / "peers"
 """Each peer has an environment of its own, so its lock need not agree with others."""
 PIP_AUDIT = "pip-audit==2.10.1"

@@ -21,6 +21,7 @@ METHODS = (
     "_process_err",
     "_process_op_err",
     "_send_command",
+    "_send_unsubscribe",
 )
 ATTRIBUTES = (
     "_err",
@@ -41,7 +42,7 @@ ATTRIBUTES = (
     [
         (Client, METHODS),
         (Client(), ATTRIBUTES),
-        (Subscription(Client()), ("_future", "_max_msgs", "_received")),
+        (Subscription(Client()), ("_future", "_id", "_max_msgs", "_received")),
         (TcpTransport(), ("_io_reader", "_io_writer")),
         (parser.Parser(), ("buf", "needed", "parse", "state")),
         (parser, ("AWAITING_MSG_PAYLOAD", "CRLF_SIZE")),
