@@ -12,6 +12,9 @@ PlancastError                 root of every error that plancast raises
     ├── PayloadTooLarge       a message exceeds the configured or the server's limit
     ├── PublishRefused        a stream is full, or no stream takes the subject
     ├── CommitConflict        another writer has committed a checkpoint of this plan
+    ├── InvalidBackup         a folder holds no complete backup that fits this deployment
+    ├── DeploymentExists      a backup would be restored over a deployment
+    ├── BeingRestored         a backup is being restored; nothing may run on half of it
     └── DeadLetterNotFound    no dead letter has this number
 """
 
@@ -66,6 +69,18 @@ class PublishRefused(BusError):
 
 class CommitConflict(BusError):
     """Raised when another writer committed a checkpoint since this one was loaded."""
+
+
+class InvalidBackup(BusError, ValueError):
+    """Raised when a folder holds no complete backup, or one that does not fit; the message names the file."""
+
+
+class DeploymentExists(BusError):
+    """Raised when a backup would be restored over the streams of a deployment."""
+
+
+class BeingRestored(BusError):
+    """Raised when the streams of a deployment are being restored from a backup."""
 
 
 class DeadLetterNotFound(BusError, KeyError):

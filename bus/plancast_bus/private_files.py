@@ -6,6 +6,7 @@ import os
 import secrets
 import stat
 from pathlib import Path
+from typing import IO
 
 FILE, FOLDER, OTHERS = 0o600, 0o700, 0o077
 TOKEN_BYTES = 32
@@ -50,6 +51,21 @@ def write(file: Path, text: str) -> None:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def sync(file: IO[bytes]) -> None:
+    """Have what was written to an open file on disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def is_ours(descriptor: int) -> bool:

@@ -387,6 +387,23 @@ class Subjects:
         """The message that keeps a work queue from being empty."""
         return f"{self.store}.keepers.{source}"
 
+    def snapshot(self, token: str) -> str:
+        """The subject on which the server sends the chunks of a stream's snapshot."""
+        return f"{self.store}.snapshots.{token}"
+
+    def snapshot_request(self, stream: str) -> str:
+        """The subject on which the runtime has snapshots of a stream sent to logins that take backups."""
+        return f"{self.store}.snapshotrequests.{stream}"
+
+    @property
+    def restoration(self) -> str:
+        """The subject of the stream that marks a deployment as being restored."""
+        return f"{self.store}.restoration"
+
+    def journaled(self) -> tuple[str, ...]:
+        """Filters for what a backup notes while it copies: events, timers and final responses."""
+        return f"{self.prefix}.>", f"{self.store}.timers.>", f"{self.store}.responses.>"
+
     def dead_letter(self, reason: str, writer: Writer | Literal["*"] = "runtime") -> str:
         """A message that could not be processed."""
         return f"{self.store}.deadletters.{writer}.{reason}"

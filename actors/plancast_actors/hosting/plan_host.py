@@ -21,7 +21,6 @@ from plancast_actors.plan_actors.protocol import Inbound, Outcome
 from plancast_actors.plan_actors.reports import REPORT_WAIT, REPORTS_SECONDS, Reports
 from plancast_actors.plan_actors.services import HostServices
 from plancast_bus.clock import Clock
-from plancast_bus.errors import InvalidSubject
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.ports.bus import Bus
 from plancast_bus.retry import retrying

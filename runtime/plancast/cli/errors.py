@@ -24,6 +24,7 @@ from plancast_bus.errors import (
     AccessDenied,
     BusUnavailable,
     DeadLetterNotFound,
+    InvalidBackup,
     InvalidEnvelope,
     InvalidSubject,
     NatsServerError,
@@ -48,6 +49,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (GoalConflict, USAGE),
     (InvalidAnswer, USAGE),
     (InvalidSubject, USAGE),
+    (InvalidBackup, USAGE),
     (InvalidEnvelope, USAGE),
     (PayloadTooLarge, USAGE),
 )

@@ -37,6 +37,8 @@ class RootCommands(CommandTable):
         "scale": ("Cluster", "plancast.cli.deploy.scale:scale"),
         "rebalance": ("Cluster", "plancast.cli.deploy.nodes:rebalance"),
         "drain": ("Cluster", "plancast.cli.deploy.commands:drain"),
+        "backup": ("Cluster", "plancast.cli.deploy.backup:backup"),
+        "restore": ("Cluster", "plancast.cli.deploy.backup:restore"),
         "probe": ("Cluster", "plancast.cli.diagnose.probe:probe"),
         "submit": ("Plans", "plancast.cli.plans.submit:submit"),
         "console": ("Operations", "plancast.cli.run.console:console"),

@@ -29,6 +29,12 @@ def plan_of_request(event_id: str) -> str | None:
     return decode_token(plan) if plan and _NUMBER.fullmatch(number) else None
 
 
+def turn_of_request(event_id: str) -> tuple[str, int] | None:
+    """The plan that has allocated an event id, and the revision of the turn; None for an id of another form."""
+    plan = plan_of_request(event_id)
+    return (plan, int(event_id.rpartition(":")[2].partition("-")[0])) if plan is not None else None
+
+
 def wait_id(plan_id: str, position: str) -> str:
     """Id that answers to a wait without a request name; ``position`` is the state, or a planner's number of steps."""
     return f"{_wait_prefix(plan_id)}{encode_token(position)}"

@@ -7,7 +7,7 @@ import re
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from plancast_bus.errors import BusError
+from plancast_bus.errors import BeingRestored, BusError
 from plancast_bus.jetstream.client.api import NO_PEERS, STREAM_NAME_IN_USE, STREAM_NOT_FOUND, ApiError, JetStreamApi
 from plancast_bus.ports.progress import KEPT_NOTES, MAX_NOTE_BYTES
 from plancast_bus.settings import BusSettings
@@ -193,6 +193,35 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
     ]
 
 
+def restoring_stream(subjects: Subjects) -> dict[str, Any]:
+    """Return the configuration of the stream that exists while a backup is being restored."""
+    return {
+        "name": f"{subjects.prefix.upper()}_RESTORING",
+        "subjects": [subjects.restoration],
+        "storage": "file",
+        "retention": "limits",
+        "max_msgs": 1,
+    }
+
+
+async def check_not_restoring(api: JetStreamApi, subjects: Subjects) -> None:
+    """Check that no backup is being restored.
+
+    Raises:
+        BeingRestored: one is, or its restoration was interrupted.
+    """
+    try:
+        await api.call(f"STREAM.INFO.{restoring_stream(subjects)['name']}")
+    except ApiError as error:
+        if error.code != STREAM_NOT_FOUND:
+            raise
+        return
+    raise BeingRestored(
+        f"the deployment with the prefix {subjects.prefix!r} is being restored from a backup, or its restoration was "
+        "interrupted. Wait until it is over, or begin it again with `plancast restore`"
+    )
+
+
 async def ensure_streams(api: JetStreamApi, subjects: Subjects, settings: BusSettings, now: float) -> None:
     """Create missing streams, and update those that differ; safe to call concurrently.
 
@@ -208,7 +237,9 @@ async def ensure_streams(api: JetStreamApi, subjects: Subjects, settings: BusSet
 
     Raises:
         BusError: an existing stream differs in a fixed setting, such as the number of shards.
+        BeingRestored: a backup is being restored.
     """
+    await check_not_restoring(api, subjects)
     first = round(now * 1_000_000)
     numbered = StreamNames.of(subjects.prefix).dead_letters
     await asyncio.gather(

@@ -1,0 +1,1 @@
+"""Backups of a deployment's streams, and their restoration."""
