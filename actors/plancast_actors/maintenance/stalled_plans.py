@@ -14,6 +14,7 @@ from plancast.plan.context import PlanContext
 from plancast.plan.control_events import WAKE
 from plancast.plan.requests import WAIT
 from plancast.plan.status import PlanStatus
+from plancast.plan_store.lost_requests import lost_requests
 from plancast.settings import PlanSettings
 from plancast.state_machine.machine import Machine
 from plancast.turn.stall import Stall, StallKind, find_stall
@@ -34,6 +35,8 @@ STALLED = "plan.stalled"
 """Type of the system event that reports a stalled plan."""
 REPORT_KIND, REPORT_KEY = "sweep", "plans"
 """Registration of the newest report: ``stalled``, ``names`` (up to 5), ``found`` in total, ``time``."""
+RESTORED_KIND, RESTORED_KEY = "restored", "deployment"
+"""Registration of the newest restoration from a backup: ``at``, in seconds since the epoch."""
 MAX_READ = 20_000
 """Summaries read per sweep."""
 MAX_LOOKS = 5_000
@@ -68,6 +71,8 @@ class Sweeper:
         self._settings = settings
         self._clock = clock or bus.clock
         self._began = self._clock.time()
+        self._restored_at = 0.0
+        """When the deployment was restored from a backup; plans committed before may have lost what they wait for."""
         self._seen = 0
         """Version up to which commits were checked."""
         self._timed: dict[str, Committed] = {}
@@ -119,6 +124,9 @@ class Sweeper:
     async def sweep(self) -> None:
         """Check reported plans, plans with overdue timers, and plans that were committed long enough ago."""
         now = self._clock.time()
+        if not self._seen:
+            restored = await self._bus.registry.get(RESTORED_KIND, RESTORED_KEY)
+            self._restored_at = restored["at"] if restored is not None else 0.0
         for key, stalled in list(self.stalled.items())[:MAX_LOOKS]:
             await self._recheck(key, stalled)
         looks = 0
@@ -171,10 +179,22 @@ class Sweeper:
             found = Stall(StallKind.UNREADABLE, str(error))
         else:
             found = find_stall(plan, now, self._settings.stalled_seconds, self._began)
+            if found is None and committed.summary.updated_at <= self._restored_at:
+                found = await self._loss(plan, committed)
             if found is None:
                 self._check_when_due(plan, committed)
         if found is not None:
             await self._report(committed, found)
+
+    async def _loss(self, plan: PlanContext, committed: Committed) -> Stall | None:
+        """Find requests that are in no stream after a restoration; an activation sends those of the last turn again."""
+        if not (lost := await lost_requests(self._bus, plan)):
+            return None
+        newest = await self._bus.checkpoints.load(committed.correlation_id, folded=True)
+        if newest is None or newest.version != committed.version:
+            return None
+        names = ", ".join(f"{plan.requests[each].event_type} ({each})" for each in lost[:NAMED])
+        return Stall(StallKind.LOST, f"what it waits for is in no stream, and not answered: {names}")
 
     async def _plan(self, checkpoint: Checkpoint) -> PlanContext:
         state = unpack(checkpoint.state)

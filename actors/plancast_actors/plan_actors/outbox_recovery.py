@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from plancast.plan.context import PlanContext
-from plancast.plan.event_fields import answered_request
-from plancast_bus.errors import InvalidEnvelope
-from plancast_bus.events.codec import decode
+from plancast.plan_store.lost_requests import replied_to
 from plancast_bus.events.envelope import EventTopic
-from plancast_bus.ports.bus import Bus, Delivery
+from plancast_bus.ports.bus import Bus
 from plancast_bus.ports.effects import Effect, Publish
 
 
@@ -43,20 +41,6 @@ async def unsent_effects(
     missing = {each.message_id for each in effects if isinstance(each, Publish)} - set(sent)
     if plan is not None and missing & set(plan.requests):
         replies = await bus.stored_events(EventTopic.ACTION_RESULTS, plan.correlation_id)
-        sent |= {parent: 0 for each in replies if (parent := _replied_to(each, plan.correlation_id)) is not None}
+        sent |= {parent: 0 for each in replies if (parent := replied_to(each, plan.correlation_id)) is not None}
     todo = tuple(each for each in effects if not isinstance(each, Publish) or each.message_id not in sent)
     return todo, sent
-
-
-def _replied_to(stored: Delivery, correlation_id: str) -> str | None:
-    defaults = {
-        "id": "unknown",
-        "source": "unknown",
-        "type": "unknown",
-        "topic": str(EventTopic.ACTION_RESULTS),
-        "correlation_id": correlation_id,
-    }
-    try:
-        return answered_request(decode(stored.payload, stored.content_type, defaults=defaults))
-    except InvalidEnvelope:
-        return None

@@ -32,6 +32,8 @@ class StallKind(StrEnum):
     """Its checkpoint cannot be read."""
     ROLLBACK = "rollback"
     """It is rolled back, and no undo is under way."""
+    LOST = "lost"
+    """It waits for the answer to a request that is in no stream."""
     BY_HAND = "by-hand"
     """Its handlers have left it without an open request; only a listener could move it."""
 

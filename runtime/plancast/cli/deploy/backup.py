@@ -128,6 +128,7 @@ def _unpacked(source: Path) -> Iterator[Path]:
 
 async def _restore(settings: Settings, folder: Path, report: Report, *, force: bool) -> Manifest:
     from plancast.plan_store.restored_events import RestoredEvents
+    from plancast_actors.maintenance.stalled_plans import RESTORED_KEY, RESTORED_KIND
     from plancast_bus.jetstream.backup.link import open_link
     from plancast_bus.jetstream.backup.restoration import restore
 
@@ -137,7 +138,10 @@ async def _restore(settings: Settings, folder: Path, report: Report, *, force: b
         async def is_wanted(record: Record) -> bool:
             return await events.is_wanted(record.headers, record.payload)
 
-        return await restore(link, folder, is_wanted, report, force=force)
+        manifest = await restore(link, folder, is_wanted, report, force=force)
+        await bus.clock.follow()
+        await bus.registry.put(RESTORED_KIND, RESTORED_KEY, {"at": bus.clock.time(), "moment": manifest.moment})
+        return manifest
 
 
 def _described(manifest: Manifest) -> str:

@@ -400,6 +400,15 @@ def _stuck_plans(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+def _lost(evidence: Evidence) -> Iterator[Finding]:
+    if evidence.lost:
+        yield _warning(
+            f"{plural(len(evidence.lost), 'plan')} waiting for what nothing has: {'; '.join(evidence.lost[:NAMED])}",
+            "Answer for the worker with `plancast plans signal`, or cancel the plan and submit its goal again.",
+            "Their requests are in no stream, have no timer, and no answer is on its way.",
+        )
+
+
 def _people(evidence: Evidence) -> Iterator[Finding]:
     report = evidence.stalled or {}
     now = report.get("time", 0.0)
@@ -434,5 +443,6 @@ _CHECKS: dict[str, Callable[[Evidence], Iterator[Finding]]] = {
     "dead letters": _dead_letters,
     "values": _values,
     "stuck plans": _stuck_plans,
+    "lost requests": _lost,
     "people": _people,
 }

@@ -17,10 +17,14 @@ from plancast.cli.data_folder import find_running
 from plancast_bus.errors import AccessDenied, BusError, InvalidEnvelope
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from plancast.plan.context import PlanContext
     from plancast.settings import Settings
     from plancast_actors.maintenance.value_use import ValueReport
     from plancast_bus.jetstream.bus import JetStreamBus
     from plancast_bus.ports.bus import Bus
+    from plancast_bus.ports.checkpoints import Committed
 
 Health = dict[str, Any]
 MAX_LOOKS = 500
@@ -81,6 +85,8 @@ class Evidence:
     """Interval at which the server syncs to disk; empty when unknown."""
     values: ValueReport | str | None = None
     """The state of the store of values, or why it could not be scanned; None when it may not be read."""
+    lost: tuple[str, ...] = ()
+    """Plans that wait for the answer to a request that nothing has, with these requests, as texts."""
     seen_here: bool = False
     """True if the report on stalled plans was made here, of a part of the plans."""
 
@@ -110,6 +116,7 @@ async def gather(settings: Settings, *, with_ray: bool = True) -> Evidence:
             disk=shutil.disk_usage(data)[::2] if data is not None else None,
             sync_interval=_sync_interval(data) if data is not None else "",
             values=await _values(bus) if deployed else None,
+            lost=await _lost(bus, settings) if deployed else (),
             seen_here=seen_here,
         )
 
@@ -143,33 +150,61 @@ def _clock_skew(bus: JetStreamBus) -> Skew | None:
     return None if precision is None else Skew(bus.clock.time() - time.time(), precision)
 
 
-async def _stalled(bus: Bus, settings: Settings) -> dict[str, Any] | None:
-    """Find stalled plans among the least recently updated ones, as a dispatcher would report them."""
+async def _settled_plans(
+    bus: Bus, settings: Settings, now: float
+) -> AsyncGenerator[tuple[Committed, PlanContext | None]]:
+    """Yield the least recently updated plans that have not ended; None for one that cannot be read."""
     from plancast.plan.context import PlanContext
     from plancast.plan_store.store import plan_fields
-    from plancast.turn.stall import find_stall
 
-    now, patience, looks, read = bus.clock.time(), settings.plans.stalled_seconds, 0, 0
-    found: list[str] = []
+    looks = read = 0
     async with aclosing(bus.checkpoints.committed_after(0)) as commits:
         async for committed in commits:
-            if committed.summary.updated_at > now - patience or looks >= MAX_LOOKS or read >= MAX_READ:
+            if committed.summary.updated_at > now - settings.plans.stalled_seconds or looks >= MAX_LOOKS:
                 break
             read += 1
+            if read > MAX_READ:
+                break
             if committed.summary.status in _FINISHED:
                 continue
             looks += 1
+            plan = None
             try:
                 checkpoint = await bus.checkpoints.load(committed.correlation_id)
                 if checkpoint is None or checkpoint.version != committed.version:
                     continue
                 plan = PlanContext.from_dict(await plan_fields(bus.checkpoints, checkpoint))
-                stalled = find_stall(plan, now, patience) is not None
             except InvalidEnvelope:
-                stalled = True
-            if stalled:
+                pass
+            yield committed, plan
+
+
+async def _stalled(bus: Bus, settings: Settings) -> dict[str, Any] | None:
+    """Find stalled plans among the least recently updated ones, as a dispatcher would report them."""
+    from plancast.turn.stall import find_stall
+
+    now, found = bus.clock.time(), list[str]()
+    async with aclosing(_settled_plans(bus, settings, now)) as plans:
+        async for committed, plan in plans:
+            if plan is None or find_stall(plan, now, settings.plans.stalled_seconds) is not None:
                 found.append(committed.summary.plan_id)
     return {"stalled": len(found), "names": found[:NAMED], "time": now}
+
+
+async def _lost(bus: Bus, settings: Settings) -> tuple[str, ...]:
+    """Find plans that wait for what nothing has, among the least recently updated ones."""
+    from plancast.plan_store.lost_requests import lost_requests
+
+    found = list[str]()
+    async with aclosing(_settled_plans(bus, settings, bus.clock.time())) as plans:
+        async for committed, plan in plans:
+            if plan is None or not (lost := await lost_requests(bus, plan)):
+                continue
+            newest = await bus.checkpoints.load(committed.correlation_id, folded=True)
+            if newest is not None and newest.version == committed.version:
+                requests = ", ".join(f"{plan.requests[each].event_type} ({each})" for each in lost)
+                found.append(f"{committed.summary.plan_id} waits for {requests}")
+    return tuple(found)
 
 
 async def _ray(settings: Settings, bus: Bus | None) -> RayEvidence:
