@@ -40,6 +40,7 @@ MAX_TYPE = 200
 """Longest event type, in characters."""
 _CLEAN_ID = re.compile(r"[!-~]{1,1000}")
 _INBOX = re.compile(r"_INBOX(\.[A-Za-z0-9_-]+)+")
+_SNAPSHOT = re.compile(r"[0-9a-f]{32}")
 MAX_INBOX = 200
 """Longest inbox that a client may name for notifications, in characters."""
 
@@ -97,6 +98,11 @@ def check_event_type(event_type: str) -> str:
 def is_inbox(subject: str) -> bool:
     """Return whether a subject is an inbox, the only kind of subject that a message may name for a notification."""
     return len(subject) <= MAX_INBOX and _INBOX.fullmatch(subject) is not None
+
+
+def is_snapshot_token(text: str) -> bool:
+    """Return whether a text is the token of :meth:`Subjects.snapshot`."""
+    return _SNAPSHOT.fullmatch(text) is not None
 
 
 def fitting_token(text: str) -> str:

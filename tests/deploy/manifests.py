@@ -211,6 +211,8 @@ def _templates(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from (group["template"] for group in spec["workerGroupSpecs"])
     elif "template" in spec:
         yield spec["template"]
+    elif "jobTemplate" in spec:
+        yield spec["jobTemplate"]["spec"]["template"]
 
 
 def _plancast(command: list[str]) -> Iterator[list[str]]:

@@ -142,7 +142,7 @@ def test_every_command_is_one_of_the_command_line() -> None:
         command = group.commands[words[0]]  # type: ignore[attr-defined]
         seen.add(words[0])
         command.make_context(words[0], list(words[1:]))  # parses, and refuses what it does not know
-    assert seen == {"deploy", "upgrade", "probe", "console", "drain"}
+    assert seen == {"deploy", "upgrade", "probe", "console", "drain", "backup"}
 
 
 def test_pods_with_actors_are_drained_before_they_stop() -> None:
@@ -163,7 +163,7 @@ def test_pods_with_actors_are_drained_before_they_stop() -> None:
 def test_every_variable_is_a_setting() -> None:
     names = set(environments())
     assert "PLANCAST_NATS__NKEY" in names
-    assert {name for name in names if not is_setting(name)} == set(RAY_TOKEN)
+    assert {name for name in names if not is_setting(name)} == {*RAY_TOKEN, "POD_NAME"}
 
 
 def test_every_pod_has_limits_no_root_and_no_token() -> None:
@@ -198,7 +198,7 @@ def test_nats_takes_the_configuration_and_none_without_accounts(tmp_path: Path) 
 
 
 def test_the_secrets_that_are_made_are_those_that_pods_use(tmp_path: Path) -> None:
-    assert main(["nats-config", "--format", "helm", "--output", str(tmp_path)]) == 0
+    assert main(["nats-config", "--format", "helm", "--backup", "backup", "--output", str(tmp_path)]) == 0
     made = list(yaml.safe_load_all((tmp_path / "nats-secrets.yaml").read_text()))
     for each in made:
         kubernetes_validate.validate(each, KUBERNETES_VERSION, strict=True)
@@ -207,7 +207,7 @@ def test_the_secrets_that_are_made_are_those_that_pods_use(tmp_path: Path) -> No
     used = set(
         re.findall(r"secretName: (plancast-\w+-nkey)", "".join(f.read_text() for f in KUBERNETES.glob("*.yaml")))
     )
-    assert used == {"plancast-runtime-nkey", "plancast-console-nkey"} <= names
+    assert used == {"plancast-runtime-nkey", "plancast-console-nkey", "plancast-backup-nkey"} <= names
 
 
 def test_the_server_in_deploy_is_the_one_that_is_written(tmp_path: Path) -> None:
@@ -282,7 +282,8 @@ def test_prometheus_may_reach_what_has_metrics_and_nothing_else() -> None:
 def pod_specs(document: dict[str, Any]) -> list[dict[str, Any]]:
     """The pods' specifications in an object."""
     spec = document.get("spec", {})
-    templates = [spec.get("template"), spec.get("headGroupSpec", {}).get("template")]
+    templates = [spec.get("jobTemplate", {}).get("spec", {}).get("template")]
+    templates += [spec.get("template"), spec.get("headGroupSpec", {}).get("template")]
     templates += [each["template"] for each in spec.get("workerGroupSpecs", ())]
     return [each["spec"] for each in templates if each]
 

@@ -56,7 +56,7 @@ class Dispatcher:
         self._tasks: list[asyncio.Task[None]] = []
         self._readers: list[asyncio.Task[None]] = []
         self._consumers: list[Consumer] = []
-        self._values: Subscription | None = None
+        self._served: list[Subscription] = []
         """Serves values to logins."""
         self._acks: dict[Consumer, list[Delivery]] = {}
         self._background: set[asyncio.Task[None]] = set()
@@ -74,11 +74,12 @@ class Dispatcher:
             self._readers.append(loop.create_task(self._read(consumer, KINDS[spec.source])))
         self._readers.append(loop.create_task(self._dispatch_when_possible(router)))
         self._tasks = [
-            loop.create_task(each) for each in (self._keep_alive(), self._serve_values(), self._keep_streams())
+            loop.create_task(each) for each in (self._keep_alive(), self._serve_logins(), self._keep_streams())
         ]
 
-    async def _serve_values(self) -> None:
-        self._values = await retrying(self.bus.serve_values, logger, retried=BusUnavailable)
+    async def _serve_logins(self) -> None:
+        for serve in (self.bus.serve_values, self.bus.serve_snapshots):
+            self._served.append(await retrying(serve, logger, retried=BusUnavailable))
 
     async def _keep_streams(self) -> None:
         """Have streams and consumers made again that an operator deletes."""
@@ -135,8 +136,8 @@ class Dispatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.router.close()
         await self._close_consumers()
-        if self._values is not None:
-            await self._values.close()
+        while self._served:
+            await self._served.pop().close()
 
     async def status(self) -> dict[str, Any]:
         return {

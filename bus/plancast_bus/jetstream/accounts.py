@@ -15,8 +15,9 @@ from typing import Any
 
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.jetstream.client.login import WHO_AM_I
-from plancast_bus.jetstream.streams.definitions import StreamNames
+from plancast_bus.jetstream.streams.definitions import StreamNames, restoring_stream
 from plancast_bus.subjects import Subjects, check_event_type, name_of_type, task_consumer_name, undo_type
+from plancast_bus.topics import WORK_QUEUES
 
 ANSWER_SECONDS = 60
 """Seconds for which the server routes responses to a message or a pull; a pull has a heartbeat every 5 s."""
@@ -39,6 +40,8 @@ class Role(StrEnum):
     """Reads plans, history, dead letters and registrations, and receives every event."""
     OPERATOR = "operator"
     """Client and observer."""
+    BACKUP = "backup"
+    """Copies all streams, and receives every event, timer and response meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,8 @@ def access_of(login: Login, subjects: Subjects) -> Access:
             return _observer(subjects)
         case Role.OPERATOR:
             return _client(login, subjects) | _observer(subjects)
+        case Role.BACKUP:
+            return _backup(subjects)
         case Role.RUNTIME:
             raise ValueError("the runtime's account owns the streams: it imports nothing")
 
@@ -182,6 +187,21 @@ def _observer(subjects: Subjects) -> Access:
     )
     read = (names.checkpoints, names.history, names.dead_letters, names.registry, names.progress)
     return Access(publishes=single, reads=tuple(map(_get, read)), receives=(_all_events(subjects), every_plan))
+
+
+def _backup(subjects: Subjects) -> Access:
+    """The access to copies of all streams. The runtime requests the snapshots: the server sends one to any subject."""
+    names = StreamNames.of(subjects.prefix)
+    streams = (*names.all(), names.keys)
+    queues = [names.of_source(source) for source in WORK_QUEUES]
+    return Access(
+        publishes=(
+            *map(subjects.snapshot_request, (*streams, restoring_stream(subjects)["name"])),
+            *(f"$JS.SNAPSHOT.ACK.{stream}.>" for stream in streams),
+        ),
+        reads=tuple(map(_get, queues)),
+        receives=(*subjects.journaled(), subjects.snapshot("*")),
+    )
 
 
 def check_logins(logins: Sequence[Login]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
@@ -45,7 +46,7 @@ from plancast_bus.ports.effects import Effect, Publish
 from plancast_bus.ports.sessions import Sessions
 from plancast_bus.ports.trees import Trees
 from plancast_bus.settings import BusSettings, NatsSettings
-from plancast_bus.subjects import Subjects, encode_token, message_id_of, tenant_of
+from plancast_bus.subjects import Subjects, encode_token, is_snapshot_token, message_id_of, tenant_of
 from plancast_bus.topics import SOURCES, Source
 
 logger = logging.getLogger(__name__)
@@ -242,6 +243,28 @@ class JetStreamBus:
                 logger.warning("a value was not served: %s", error)
 
         subject = self.subjects.value_reads
+        return await self._subscribe(subject, answer, queue=subject)
+
+    async def serve_snapshots(self) -> NoticeSubscription:
+        names = (*self._names.all(), self._names.keys, definitions.restoring_stream(self.subjects)["name"])
+        streams = {self.subjects.snapshot_request(name): name for name in names}
+
+        async def answer(message: Msg) -> None:
+            token = message.data.decode("ascii", "replace")
+            stream = streams.get(message.subject)
+            if stream is None or (token and not is_snapshot_token(token)):
+                return
+            operation, body = f"STREAM.INFO.{stream}", b""
+            if token:
+                operation = f"STREAM.SNAPSHOT.{stream}"
+                body = json.dumps({"deliver_subject": self.subjects.snapshot(token)}).encode()
+            try:
+                reply = await self._requester.request(f"$JS.API.{operation}", body)
+                await self._connection.client.publish(message.reply, reply.data)
+            except (BusError, nats_errors.Error) as error:  # the one that takes the backup begins again
+                logger.warning("a snapshot was not served: %s", error)
+
+        subject = self.subjects.snapshot_request("*")
         return await self._subscribe(subject, answer, queue=subject)
 
     async def ensure_streams(self) -> None:

@@ -164,6 +164,12 @@ class MemoryBus:
 
         return await self.subscribe(self.subjects.value_reads, ignore)
 
+    async def serve_snapshots(self) -> MemorySubscription:
+        async def ignore(subject: str, payload: bytes, content_type: str | None) -> None:
+            """Streams in memory have no snapshots."""
+
+        return await self.subscribe(self.subjects.snapshot_request("*"), ignore)
+
     async def ensure_streams(self) -> None:
         await self.turn()
 

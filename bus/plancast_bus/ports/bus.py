@@ -322,6 +322,10 @@ class Bus(Protocol):
         """Serve contents of values to logins that may not read their stream, each by its digest."""
         ...
 
+    async def serve_snapshots(self) -> Subscription:
+        """Have snapshots of streams sent to logins that take backups, and may not name where they are sent."""
+        ...
+
     async def ensure_streams(self) -> None:
         """Create or update the streams; safe to call from many processes at once."""
         ...

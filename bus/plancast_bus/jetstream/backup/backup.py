@@ -21,7 +21,7 @@ from plancast_bus.jetstream.backup.journal import Journal
 from plancast_bus.jetstream.backup.link import Link, Report
 from plancast_bus.jetstream.backup.transfer import receive_snapshot
 from plancast_bus.jetstream.messaging.direct_reader import DirectReader
-from plancast_bus.jetstream.streams.definitions import StreamNames, check_not_restoring
+from plancast_bus.jetstream.streams.definitions import StreamNames, being_restored, restoring_stream
 from plancast_bus.topics import WORK_QUEUES
 
 JOURNAL = "journal.jsonl"
@@ -56,7 +56,8 @@ class _Backup:
 
     async def take(self) -> Manifest:
         link, names = self._link, self._link.names
-        await check_not_restoring(link.api, link.subjects)
+        if await link.info(restoring_stream(link.subjects)["name"]) is not None:
+            raise being_restored(link.subjects)
         found = {name: info for name in link.streams() if (info := await link.info(name)) is not None}
         if names.checkpoints not in found:
             raise BusError(

@@ -63,8 +63,12 @@ class Link:
 
     async def info(self, stream: str) -> dict[str, Any] | None:
         """Return configuration and state of a stream; None when there is none."""
+        operation = f"STREAM.INFO.{stream}"
         try:
-            return await self.api.call(f"STREAM.INFO.{stream}")
+            if not self.restricted:
+                return await self.api.call(operation)
+            reply = await self.requester.send(self.subjects.snapshot_request(stream), b"")
+            return await self.api.settle(operation, reply)
         except ApiError as error:
             if error.code != STREAM_NOT_FOUND:
                 raise

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from plancast_bus.errors import BusError, DeploymentExists, InvalidBackup
+from plancast_bus.errors import AccessDenied, BusError, DeploymentExists, InvalidBackup
 from plancast_bus.jetstream.backup import archive
 from plancast_bus.jetstream.backup.archive import Manifest, Part, Record
 from plancast_bus.jetstream.backup.link import Link, Report
@@ -40,10 +40,13 @@ async def restore(link: Link, folder: Path, is_wanted: IsWanted, report: Report,
     backup is verified.
 
     Raises:
+        AccessDenied: the login's account has no JetStream.
         InvalidBackup: the backup is incomplete, damaged, or of another prefix or a newer server.
         DeploymentExists: there is a deployment, and no force.
         BusError: the server refuses; the deployment stays marked, and the restoration has to begin again.
     """
+    if link.restricted:
+        raise AccessDenied("this login may not create streams: restore with the runtime's login")
     manifest = archive.read_manifest(folder)
     _check_fits(link, folder, manifest)
     for part in manifest.parts:

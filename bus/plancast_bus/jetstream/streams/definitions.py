@@ -204,19 +204,9 @@ def restoring_stream(subjects: Subjects) -> dict[str, Any]:
     }
 
 
-async def check_not_restoring(api: JetStreamApi, subjects: Subjects) -> None:
-    """Check that no backup is being restored.
-
-    Raises:
-        BeingRestored: one is, or its restoration was interrupted.
-    """
-    try:
-        await api.call(f"STREAM.INFO.{restoring_stream(subjects)['name']}")
-    except ApiError as error:
-        if error.code != STREAM_NOT_FOUND:
-            raise
-        return
-    raise BeingRestored(
+def being_restored(subjects: Subjects) -> BeingRestored:
+    """Return the error of what may not begin while :func:`restoring_stream` exists."""
+    return BeingRestored(
         f"the deployment with the prefix {subjects.prefix!r} is being restored from a backup, or its restoration was "
         "interrupted. Wait until it is over, or begin it again with `plancast restore`"
     )
@@ -239,7 +229,13 @@ async def ensure_streams(api: JetStreamApi, subjects: Subjects, settings: BusSet
         BusError: an existing stream differs in a fixed setting, such as the number of shards.
         BeingRestored: a backup is being restored.
     """
-    await check_not_restoring(api, subjects)
+    try:
+        await api.call(f"STREAM.INFO.{restoring_stream(subjects)['name']}")
+    except ApiError as error:
+        if error.code != STREAM_NOT_FOUND:
+            raise
+    else:
+        raise being_restored(subjects)
     first = round(now * 1_000_000)
     numbered = StreamNames.of(subjects.prefix).dead_letters
     await asyncio.gather(

@@ -72,6 +72,9 @@ def nats_config(
     workers: Annotated[
         list[str] | None, typer.Option("--worker", metavar="NAME=TASK,TASK", help="Login that runs these tasks only.")
     ] = None,
+    backups: Annotated[
+        list[str] | None, typer.Option("--backup", metavar="NAME", help="Login that takes backups.")
+    ] = None,
     tenants: Annotated[
         list[str] | None,
         typer.Option("--tenant", metavar="NAME", help="Tenant that gets accounts and keys of its own. Repeatable."),
@@ -101,7 +104,7 @@ def nats_config(
     settings = load_settings(base=loaded.settings if loaded is not None else None)
     try:
         subjects = Subjects(prefix if prefix is not None else settings.bus.prefix)
-        logins = _logins(loaded, clients, observers, operators, workers, settings.workers.tasks)
+        logins = _logins(loaded, clients, observers, operators, backups, workers, settings.workers.tasks)
         check_logins(logins)
         named = [check_name(each) for each in tenants or ()]
     except (ValueError, InvalidSubject) as error:
@@ -130,6 +133,7 @@ def _logins(
     clients: Sequence[str] | None,
     observers: Sequence[str] | None,
     operators: Sequence[str] | None,
+    backups: Sequence[str] | None,
     workers: Sequence[str] | None,
     further_tasks: Iterable[str],
 ) -> list[Login]:
@@ -150,6 +154,7 @@ def _logins(
         (Role.CLIENT, clients or ("client",)),
         (Role.OBSERVER, observers or ("observer",)),
         (Role.OPERATOR, operators or ()),
+        (Role.BACKUP, backups or ()),
     ]
     logins = [Login(name, role) for role, names in named for name in names]
     logins += [Login(name, Role.WORKER, its) for name, its in tasks.items() if its]
