@@ -25,8 +25,8 @@ from plancast_bus.jetstream.streams.definitions import restoring_stream
 
 IsWanted = Callable[[Record], Awaitable[bool]]
 """Returns whether the checkpoints that were restored know the turn that has sent a message, and still wait for it."""
-IN_FLIGHT = 256
-"""Messages that are published at once."""
+IN_FLIGHT, BYTES_IN_FLIGHT = 256, 1 << 20
+"""Messages that are published at once, and their bytes."""
 WINDOW = 86_400_000_000_000
 """Nanoseconds for which the work queues drop repeated messages during a restoration: the journal repeats some."""
 _KEPT = frozenset({"Nats-Msg-Id", "Nats-TTL", "Nats-Schedule", "Nats-Schedule-Target", "Nats-Schedule-Time-Zone"})
@@ -164,14 +164,15 @@ class _Restoration:
         raise BusError(f"another process creates {part.stream} during the restoration: stop the deployment")
 
     async def _publish(self, what: str, part: Part, known: set[str]) -> None:
-        sending: list[asyncio.Future[PubAck]] = []
+        sending, held = list[asyncio.Future[PubAck]](), 0
         for record in archive.read_records(self._folder, part):
             if record.headers.get("Nats-Msg-Id") in known or not await self._is_wanted(record):
                 continue
             sending.append(self._begin(record))
-            if len(sending) >= IN_FLIGHT:
+            held += len(record.payload)
+            if len(sending) >= IN_FLIGHT or held >= BYTES_IN_FLIGHT:
                 await _settle(sending)
-                sending = []
+                sending, held = [], 0
         await _settle(sending)
         self._done += part.bytes
         self._report(what, self._done, self._manifest.bytes)
