@@ -22,7 +22,7 @@ from plancast_bus.nats_server.process import NatsServer
 
 pytestmark = pytest.mark.slow
 PLANS = 160
-PATIENCE = 120.0
+PATIENCE = 240.0
 
 
 def _unreported(_what: str, _done: int, _total: int) -> None:
