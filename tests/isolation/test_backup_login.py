@@ -10,7 +10,7 @@ import pytest
 from tests.isolation.nats_with_roles import LOGINS, RoleServer, role_server
 from tests.isolation.test_nats_auth import bus_of, raw
 
-from plancast_bus.errors import AccessDenied
+from plancast_bus.errors import AccessDenied, BusUnavailable
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream.backup.archive import Record
 from plancast_bus.jetstream.backup.backup import back_up
@@ -89,6 +89,14 @@ async def test_what_others_publish_meanwhile_is_noted(server: RoleServer, tmp_pa
         assert published.is_set()
         assert b"meanwhile" in (tmp_path / "backup" / journal.file).read_bytes()
         await serving.close()
+
+
+async def test_a_backup_login_needs_a_deployment_that_runs(server: RoleServer, tmp_path: Path) -> None:
+    async with bus_of(server, "runtime") as runtime:
+        await runtime.ensure_streams()
+        async with open_link(server.settings("backup"), BusSettings()) as link:
+            with pytest.raises(BusUnavailable, match="no dispatcher answers"):
+                await back_up(link, tmp_path / "backup", unreported)
 
 
 NOT_ALLOWED = [

@@ -242,7 +242,7 @@ class TestUsage:
         "command",
         [
             *(["run"], ["deploy"], ["worker"], ["status"], ["stop"], ["validate"], ["submit"], ["doctor"], ["demo"]),
-            *(["upgrade"], ["scale"], ["rebalance"], ["drain"], ["probe"]),
+            *(["upgrade"], ["scale"], ["rebalance"], ["drain"], ["probe"], ["backup"], ["restore"]),
             *(["plans", each] for each in ["list", "show", "history", "watch", "signal", "resume", "cancel", "pause"]),
             *(["plans", each] for each in ["approve", "reject", "redirect", "inject", "rollback"]),
             *(["approvals", each] for each in ["list", "approve", "reject"]),

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from plancast_bus.errors import BusError
+from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
 from plancast_bus.jetstream.client.api import NO_JETSTREAM, STREAM_NOT_FOUND, ApiError, JetStreamApi
 from plancast_bus.jetstream.client.connection import Connection
 from plancast_bus.jetstream.client.request_reply import Requester
@@ -69,6 +69,13 @@ class Link:
                 return await self.api.call(operation)
             reply = await self.requester.send(self.subjects.snapshot_request(stream), b"")
             return await self.api.settle(operation, reply)
+        except BusUnavailable as error:
+            if not self.restricted or isinstance(error, AccessDenied):
+                raise
+            raise BusUnavailable(
+                f"no dispatcher answers at {self.connection.where}, which a login for backups needs: start the "
+                "deployment, or use the runtime's login"
+            ) from error
         except ApiError as error:
             if error.code != STREAM_NOT_FOUND:
                 raise
