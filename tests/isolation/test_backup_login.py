@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.isolation.nats_with_roles import LOGINS, RoleServer, role_server
@@ -12,9 +13,10 @@ from tests.isolation.test_nats_auth import bus_of, raw
 
 from plancast_bus.errors import AccessDenied, BusUnavailable
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.jetstream.backup import archive, transfer
 from plancast_bus.jetstream.backup.archive import Record
 from plancast_bus.jetstream.backup.backup import back_up
-from plancast_bus.jetstream.backup.link import open_link
+from plancast_bus.jetstream.backup.link import Link, open_link
 from plancast_bus.jetstream.backup.restoration import restore
 from plancast_bus.settings import BusSettings
 
@@ -65,29 +67,29 @@ async def test_a_backup_login_copies_everything_that_the_runtime_restores(server
         await serving.close()
 
 
-async def test_what_others_publish_meanwhile_is_noted(server: RoleServer, tmp_path: Path) -> None:
+async def test_what_others_publish_meanwhile_is_noted(
+    server: RoleServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Events of other accounts reach the one that takes the backup directly."""
-    published = asyncio.Event()
-
     async with bus_of(server, "runtime") as runtime, bus_of(server, "client") as client:
         await runtime.ensure_streams()
         serving = await runtime.serve_snapshots()
-        event = EventEnvelope(
-            id="meanwhile", source="test", type="a.b", topic=EventTopic.ACTION_REQUESTS, correlation_id="meanwhile"
-        )
+        receive = transfer.receive_snapshot
 
-        def report(what: str, _done: int, _total: int) -> None:
-            if "RESPONSES" in what and not published.is_set():
-                published.set()
-                publishing.append(asyncio.ensure_future(client.publish(event)))
+        async def receive_amid_events(link: Link, stream: str, *arguments: Any) -> dict[str, Any]:
+            event = EventEnvelope(
+                id=stream, source="test", type="a.b", topic=EventTopic.ACTION_REQUESTS, correlation_id="meanwhile"
+            )
+            await client.publish(event)
+            return await receive(link, stream, *arguments)
 
-        publishing: list[asyncio.Future[None]] = []
+        monkeypatch.setattr("plancast_bus.jetstream.backup.backup.receive_snapshot", receive_amid_events)
         async with open_link(server.settings("backup"), BusSettings()) as link:
-            manifest = await back_up(link, tmp_path / "backup", report)
-        await asyncio.gather(*publishing)
+            manifest = await back_up(link, tmp_path / "backup", unreported)
         journal = next(part for part in manifest.parts if not part.stream)
-        assert published.is_set()
-        assert b"meanwhile" in (tmp_path / "backup" / journal.file).read_bytes()
+        noted = [each.headers["Nats-Msg-Id"] for each in archive.read_records(tmp_path / "backup", journal)]
+        names = runtime._names
+        assert noted == [names.responses, names.facts, names.checkpoints]
         await serving.close()
 
 
