@@ -23,7 +23,7 @@ from simulation.cluster import Cluster, Incarnation, Process
 from simulation.history import ClientResult, FaultStruck, Submitted
 from simulation.loop import NODE, START
 from simulation.observer import ObservedWorld
-from simulation.workload import Fault, PlanSpec
+from simulation.workload import LISTS, Fault, PlanSpec
 
 HELD = "held for a while"
 """Reason of pauses."""
@@ -165,7 +165,7 @@ async def submit(client: Client, plan: PlanSpec, key: str) -> PlanHandle:
     """Submit a plan's goal under a correlation id."""
     return await client.submit(
         plan.goal,
-        {"key": key},
+        {"key": key, **LISTS},
         response_event=plan.done,
         correlation_id=key,
         session_id="s",

@@ -31,7 +31,7 @@ from plancast.tasks.model import GroupCompletion
 from plancast.tasks.spec import SpawnSpec
 from plancast.worker import TaskContext, Worker
 from simulation.acts import Service, act_type, add_acts
-from simulation.workload import PlanSpec, Step, Workload
+from simulation.workload import LISTS, PlanSpec, Step, Workload
 
 WORK = "work.requested"
 DONE = "work.completed"
@@ -74,6 +74,8 @@ def machine_of(plan: PlanSpec) -> dict[str, StateConfig]:
         after = names[number + 1] if number + 1 < len(names) else "end"
         for state in _states(plan, number, step, after):
             states[state.state_name] = state
+        if step.delay:
+            states[names[number]] = states[names[number]].model_copy(update={"delay_seconds": step.delay})
     end = StateConfig(state_name="end", is_terminal=True, outcome="rolled_back" if plan.rolls_back else None)
     return states | {"end": end}
 
@@ -94,7 +96,8 @@ def _states(plan: PlanSpec, number: int, step: Step, after: str) -> list[StateCo
             return [StateConfig(state_name=name, default_next=after)]
         case "child" if step.child is not None:
             child = step.child
-            action = StateAction(event_type=child.goal, response_event=f"{child.goal}.completed", data={"n": step.n})
+            data = {"n": step.n, **LISTS}
+            action = StateAction(event_type=child.goal, response_event=f"{child.goal}.completed", data=data)
             ways = [
                 StateTransition(on_event=f"{child.goal}.{ending}", to_state=after) for ending in ("completed", "failed")
             ]
@@ -117,6 +120,11 @@ def _states(plan: PlanSpec, number: int, step: Step, after: str) -> list[StateCo
             timeout = step.seconds + 0.25 * step.times
             action = _action(plan, name, step).model_copy(update={"timeout_seconds": timeout})
             return [StateConfig(state_name=name, action=action, transitions=ways)]
+        case "fan":
+            action = _action(plan, f"{name}/{{{{item}}}}", step)
+            many = {"for_each": f"{{{{goal_data.lists.{step.n}}}}}", "max_parallel": step.at_once}
+            failed = [StateTransition(on_event=FAILED, to_state=after)] if step.do == "fail" else []
+            return [StateConfig(state_name=name, action=action.model_copy(update=many), transitions=[*to, *failed])]
         case "retry":
             policy = RetryPolicy(attempts=step.times + 2, backoff_seconds=0.3)
             action = _action(plan, name, step).model_copy(update={"retry": policy})
@@ -242,7 +250,7 @@ def _grouped(plan: PlanSpec, number: int, groups: int, run: RunContext) -> Plann
 def _spec(plan: PlanSpec, number: int, index: int, step: Step) -> SpawnSpec:
     member = (step.members or (step,))[index]
     if member.child is not None:
-        return SpawnSpec(event_type=member.child.goal, data={"n": member.n}, fail_fast=step.fail_fast)
+        return SpawnSpec(event_type=member.child.goal, data={"n": member.n, **LISTS}, fail_fast=step.fail_fast)
     data = task_data(f"{plan.key}/{number}/{index}", member)
     return SpawnSpec(event_type=task_of(member), data=data, fail_fast=step.fail_fast)
 

@@ -54,6 +54,9 @@ def make_workload(seed: int) -> Workload:
     if random.random() >= 0.7:
         plans = tuple(_with_documents(random, plan) for plan in workload.plans)
         workload = replace(workload, plans=plans, inline_bytes=random.choice((1024, 8192, 32_768)))
+    branches = Random(f"branches:{seed}")
+    if branches.random() < 0.5:
+        workload = replace(workload, plans=tuple(_with_branches(branches, plan) for plan in workload.plans))
     effects = Random(f"effects:{seed}")
     if effects.random() < 0.5:
         workload = replace(workload, plans=tuple(_with_effects(effects, plan) for plan in workload.plans))
@@ -61,6 +64,21 @@ def make_workload(seed: int) -> Workload:
     if rollbacks.random() < 0.5:
         workload = replace(workload, plans=tuple(_with_rollback(rollbacks, plan) for plan in workload.plans))
     return workload
+
+
+def _with_branches(random: Random, plan: PlanSpec) -> PlanSpec:
+    """Have some states of machines send a request for each item of a list, and some wait before they do."""
+
+    def step(each: Step) -> Step:
+        changed = replace(each, child=_with_branches(random, each.child)) if each.child is not None else each
+        if plan.kind != "machine":
+            return changed
+        if changed.kind in ("ask", "retry", "branch") and random.random() < 0.5:
+            do, n = changed.do if changed.kind == "ask" else "ok", random.choice((0, 1, 2, 5, 9))
+            changed = replace(changed, kind="fan", do=do, n=n, at_once=random.randint(1, 4))
+        return replace(changed, delay=random.uniform(0.1, 3.0)) if random.random() < 0.3 else changed
+
+    return replace(plan, steps=tuple(map(step, plan.steps)))
 
 
 def _with_rollback(random: Random, plan: PlanSpec, is_child: bool = False) -> PlanSpec:

@@ -14,7 +14,7 @@ IGNORED = frozenset({"user_input"})
 
 def allowed_statuses(plan: PlanSpec) -> set[str]:
     """Possible final statuses; a plan that is cancelled too late may have completed."""
-    fails = plan.kind == "machine" and any(step.do == "die" for step in plan.steps)
+    fails = plan.kind == "machine" and any(step.do == "die" and _has_work(step) for step in plan.steps)
     usual = {"failed" if fails or plan.rolls_back else "completed"}
     usual |= {"cancelled"} if plan.cancel_at is not None or plan.cancel_in_act else set()
     return usual | {"failed"} if plan.rollback_at else usual
@@ -46,6 +46,11 @@ def _wrong_states(plan: PlanSpec, result: Mapping[str, Any]) -> Iterator[str]:
                 yield f"its result of {state} is {result[state]!r:.120}: {why}"
 
 
+def _has_work(step: Step) -> bool:
+    """True unless the step is for each of no items."""
+    return step.kind != "fan" or step.n > 0
+
+
 def _visited(plan: PlanSpec) -> Iterator[str]:
     """Yield the states with a result."""
     for number, step in enumerate(plan.steps):
@@ -58,6 +63,9 @@ def _visited(plan: PlanSpec) -> Iterator[str]:
 
 def _wrong_answer(step: Step, answer: Any, key: str) -> str:
     """Fault of a step's response; empty when it is correct."""
+    if step.kind == "fan" and (step.do not in ("fail", "die") or not _has_work(step)):
+        expected = [answer_of(f"{key}/{item}", step.n, step.document) for item in range(step.n)]
+        return "" if answer == expected else f"it should be {step.n} answers of {key}, in order"
     if not isinstance(answer, Mapping):
         return "it is no object"
     match step.kind:

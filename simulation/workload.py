@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 StepKind = Literal[
-    "ask", "branch", "retry", "timeout", "race", "wait", "child", "pass", "group", "parallel", "lapse"
+    "ask", "branch", "retry", "timeout", "race", "wait", "child", "pass", "group", "parallel", "lapse", "fan"
 ]  # fmt: skip
 Do = Literal["ok", "fail", "die", "slow", "flaky"]
 """Behaviour of a worker; a plan continues after ``fail``, and fails after ``die``."""
@@ -23,6 +23,9 @@ FaultKind = Literal[
     "replace host", "replace dispatcher", "outage", "crash both", "crash act",
 ]  # fmt: skip
 
+LISTS = {"lists": {str(length): list(range(length)) for length in range(10)}}
+"""Data of every goal: the items of a ``fan`` by their number."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -30,7 +33,7 @@ class Step:
 
     kind: StepKind
     n: int = 0
-    """Number in the response, or number of successes for a join."""
+    """Number in the response, number of successes for a join, or number of items of a ``fan``."""
     do: Do = "ok"
     times: int = 0
     """Requests that fail before one succeeds (``retry``), attempts (``flaky``), or quarters of a second that are left
@@ -41,6 +44,10 @@ class Step:
     fail_fast: bool = False
     members: tuple[Step, ...] = ()
     child: PlanSpec | None = None
+    at_once: int = 1
+    """Requests of a ``fan`` that are open at once."""
+    delay: float = 0.0
+    """Seconds for which a machine's state waits before its step."""
     document: int = 0
     """Length of a text in the worker's answer."""
     effect: EffectKind | None = None

@@ -110,8 +110,13 @@ class PlanValues:
         assert plan is not None
         self._tenant = plan.tenant_id
 
+        # The runtime replaces results and data of a goal; only code of the app could change what is in them.
+        constant = turn.environment.is_moved_by_machine(plan)
+
         def packed(plan: PlanRecord) -> tuple[Folded, bool]:
-            folded = self._folder.fold(stored_state(plan, machine))
+            results = plan.results.entries() if isinstance(plan.results, LazyObject) else plan.results
+            unchanged = (plan.goal_data, *results.values()) if constant else ()
+            folded = self._folder.fold(stored_state(plan, machine), unchanged)
             return folded, folded.is_json
 
         folded, entry = checked(turn, packed) if of_code else (packed(plan)[0], turn.packed_entry())

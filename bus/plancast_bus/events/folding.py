@@ -7,7 +7,7 @@ ends, so that a change leaves all other runs as they are. Equal values have equa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import chain
 from math import isfinite
@@ -144,14 +144,21 @@ class Folder:
         self._contents: dict[bytes, bytes] = {}
         self._is_json = True
 
-    def fold(self, value: dict[str, Any]) -> Folded:
+    def fold(self, value: dict[str, Any], unchanged: Iterable[Any] = ()) -> Folded:
         """Fold an object. Its own entries stay, however many they are; what is in them is folded.
+
+        Args:
+            value: The object.
+            unchanged: Values in it that nothing can have changed since the fold before, if it has folded them: they
+                are not compared with what they were.
 
         Raises:
             PayloadTooLarge: a text, or an entry of a list or an object, is larger than ``max_bytes``.
             InvalidEnvelope: the value cannot be packed.
         """
         self._seen_texts, self._seen, self._contents, self._is_json = {}, {}, {}, True
+        known = ((id(each), self._containers.get(id(each))) for each in unchanged)
+        self._seen |= {key: each for key, each in known if each is not None}
         whole = self._run((*value,), (*value.values(),), 0, 0, cut=False)[0].part
         self._texts, self._containers = self._seen_texts, self._seen
         return Folded(pack(whole.folded or {}), dict(whole.references), self._contents, whole.size, self._is_json)
@@ -217,7 +224,7 @@ class Folder:
 
     def _folded(self, value: Any, known: _Container | None, depth: int) -> _Container:
         """Fold a container that was folded to ``known`` before."""
-        if known is not None and known.packed is not None and self._is_unchanged(known):
+        if known is not None and self._is_unchanged(known):
             return known
         keys, values = _entries(value)
         if depth >= _DEEPEST or (len(values) <= _CHECKED_FIRST and _may_be_small(value)):

@@ -12,6 +12,7 @@ from plancast.plan.effects.undo_list import begin_rollback, is_rolling_back
 from plancast.plan.event_fields import error_text
 from plancast.plan.moves import early_events, state_moves, transitions
 from plancast.plan.moves.atomic_move import AtomicMove
+from plancast.plan.moves.transitions import answers_branch, is_delayed
 from plancast.plan.record import WAITING_FOR, PlanRecord
 from plancast.plan.serialization import fields_of, to_state
 from plancast.plan.shared_values import shared_value
@@ -134,7 +135,11 @@ class PlanContext(PlanRecord):
         """Every field as JSON-able values, the state machine included."""
         data = to_state(self)
         data["state_machine"] = {name: state.model_dump(mode="json") for name, state in self.state_machine.items()}
-        if self.effects:  # those in the state are kept for the next checkpoint
+        if self.requests:  # those in the state are kept for the next checkpoint
+            data["requests"] = {key: [*values] for key, values in data["requests"].items()}
+        if self.branches is not None:
+            data["branches"] = self.branches.copy().to_state()
+        if self.effects:
             data["effects"] = {task: dict(effect) for task, effect in data["effects"].items()}
         return data
 
@@ -285,6 +290,10 @@ class PlanContext(PlanRecord):
         """Take the transition on an event, or the first step without one; an error leaves the move half made."""
         self._require_unfinished()
         self._claim()
+        if trigger_event is not None and answers_branch(self, trigger_event):
+            await state_moves.take_branch(self, trigger_event)
+            await self.save()
+            return
         without_event = trigger_event is None
         by_hand = state_moves.is_assigned(self)
         target = transitions.target_without_event(self) if without_event else state_moves.accept(self, trigger_event)
@@ -392,7 +401,8 @@ class PlanContext(PlanRecord):
         event = (turn.offered or turn.event) if turn is not None else None
         if event is not None and (target := state_moves.accept(self, event)) is not None:
             return target
-        if self.kept and early_events.find_for_state(self) is not None:
+        early = bool(self.kept) and early_events.find_for_state(self) is not None
+        if early or self.branches is not None or is_delayed(self):
             return None
         state = self.state_machine.get(self.current_state)
         if state is None or state.default_next is not None:

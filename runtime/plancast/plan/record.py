@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from plancast.plan.branches import Branches
 from plancast.plan.effects.entries import EffectEntry
 from plancast.plan.requests import Request
 from plancast.plan.status import PAUSED, PENDING, PlanStatus
@@ -119,6 +120,8 @@ class PlanRecord(_Open):
     all that wait for it, directly or not."""
     requests: dict[str, Request] = field(default_factory=dict)
     """Requests without an answer yet, by event id."""
+    branches: Branches | None = None
+    """Branches of the current state, while not all are answered; None for a state without a ``for_each``."""
     effects: dict[str, EffectEntry] = field(default_factory=dict)
     """Effects of the plan's tasks, by the ids of their requests; one for each key."""
     children: dict[str, int] = field(default_factory=dict)
@@ -141,6 +144,7 @@ class PlanRecord(_Open):
         """Pauses by code of the app since the object was made."""
         self._stored_effects: dict[str, Any] = {}
         """The effects as plain values, as they were stored last."""
+        self._stored_requests: dict[str, Any] = {}
         if type(self.status) is not PlanStatus:
             self.read_status()
         self.correlation_id = self.correlation_id or self.plan_id

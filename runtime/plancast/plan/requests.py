@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from plancast_bus.subjects import decode_token, encode_token
@@ -51,6 +51,11 @@ def _wait_prefix(plan_id: str) -> str:
 
 WAIT = "plan.wait"
 """Type of the request that represents a planner's WAIT; no event is sent for it."""
+DELAY, JOIN = "plan.delay", "plan.join"
+"""Types of those that represent the delay of a state, and the timeout of all its branches."""
+DELAY_OVER, TIME_REACHED = "plan.delay.over", "plan.time.reached"
+"""Types of timers: the delay of a state is over; the time of a WAIT until a time has come."""
+_UNSENT = frozenset((WAIT, DELAY, JOIN))
 
 
 @dataclass(slots=True)
@@ -79,6 +84,17 @@ class Request:
     first: str = ""
     """Id of the first request for the same task; empty for the first one itself. Stored apart: earlier versions ignore
     what they do not know of a plan, but not of a request."""
+    branch: int | None = None
+    """Index of its item in the list of the state's ``for_each``; None for other requests. Earlier versions cannot read
+    the state machines of such requests either."""
+
+    _stored: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
+    """The result of :meth:`to_list`: the same object while nothing changes, so that it is not folded again."""
+
+    @property
+    def is_sent(self) -> bool:
+        """True if an event was sent for it, which can be answered."""
+        return self.event_type not in _UNSENT
 
     @classmethod
     def read(cls, value: Any) -> Request:
@@ -91,6 +107,10 @@ class Request:
             self.event_type, self.response_event, self.state, self.attempt, self.child, self.due, self.asking_again,
             self.timeout, self.task, self.sequence,
         ]  # fmt: skip
-        if self.alias:
+        if self.branch is not None:
+            values += [self.alias, self.first, self.branch]
+        elif self.alias:
             values.append(self.alias)  # else as earlier versions write and read it
-        return values
+        if values != self._stored:
+            self._stored = values
+        return self._stored

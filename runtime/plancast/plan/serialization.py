@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from plancast.plan.branches import Branches
 from plancast.plan.effects.entries import EffectEntry
 from plancast.plan.record import PlanRecord
 from plancast.plan.requests import Request
@@ -21,7 +22,7 @@ _USUAL = (
     "goal_id", "trace_id", "notify", "root", "depth", "planner", "planner_version", "created_at", "deadline",
 )  # fmt: skip
 """Fields that most plans set."""
-_OF_OTHER_FORM = frozenset(("state_machine", "requests", "effects", "tasks", "_context"))
+_OF_OTHER_FORM = frozenset(("state_machine", "requests", "effects", "tasks", "branches", "_context"))
 """Stored in another form, or not at all."""
 _FIRST = "first_requests"
 """Name in the stored form: the first request for the same task, by the id of an open one."""
@@ -57,9 +58,11 @@ def to_state(plan: PlanRecord) -> dict[str, Any]:
     if _is_unusual(plan):
         _add_changed(state, plan, _OTHER_DEFAULTS)
     if plan.requests:
-        state["requests"] = {key: request.to_list() for key, request in plan.requests.items()}
-        if repeated := {key: request.first for key, request in plan.requests.items() if request.first}:
+        state["requests"] = _requests(plan)
+        if repeated := {key: each.first for key, each in plan.requests.items() if each.first and each.branch is None}:
             state[_FIRST] = repeated
+    if plan.branches is not None:
+        state["branches"] = plan.branches.to_state()
     if plan.effects:
         state["effects"] = _effects(plan)
     if plan.tasks is not None:
@@ -90,12 +93,22 @@ def fields_of(data: Mapping[str, Any]) -> dict[str, Any]:
     for key, first in (data.get(_FIRST) or {}).items():
         if key in fields["requests"]:
             fields["requests"][key].first = first
+    if data.get("branches") is not None:
+        fields["branches"] = Branches.read(data["branches"])
     if data.get("effects"):
         fields["effects"] = {key: EffectEntry.read(value) for key, value in data["effects"].items()}
     if data.get("tasks") is not None:
         fields["tasks"] = TaskRegistry.from_state(data["tasks"])
     fields["state_machine"] = data.get("state_machine") or {}
     return fields
+
+
+def _requests(plan: PlanRecord) -> dict[str, Any]:
+    """The open requests as plain values, always in the same object, as the effects are."""
+    states, stored = {key: request.to_list() for key, request in plan.requests.items()}, plan._stored_requests
+    stored.clear()
+    stored.update(states)
+    return stored
 
 
 def _effects(plan: PlanRecord) -> dict[str, Any]:

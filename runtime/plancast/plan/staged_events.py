@@ -19,6 +19,11 @@ class Stage(Protocol):
 
     def send(self, fields: dict[str, Any]) -> str: ...
 
+    @property
+    def staged_bytes(self) -> int: ...
+
+    def next_id(self) -> str: ...
+
     def request(self, fields: dict[str, Any]) -> str: ...
 
     def respond(self, fields: dict[str, Any]) -> str: ...
@@ -39,6 +44,15 @@ class StagedEvents:
     def sent(self) -> list[list[str]]:
         """Type and id of every event that the turn has staged."""
         return self._outbox.sent
+
+    @property
+    def staged_bytes(self) -> int:
+        """Bytes of these events."""
+        return self._outbox.staged_bytes
+
+    def next_id(self) -> str:
+        """Allocate the id of the next event, for a request that is not sent."""
+        return self._outbox.next_id()
 
     async def publish(
         self,

@@ -24,6 +24,9 @@ from plancast_bus.events.lazy_object import NotLoaded
 ROOTS: Final = frozenset(("goal_data", "results", "plan_id", "correlation_id", "session_id", "user_id", "tenant_id"))
 """The roots of paths."""
 
+BRANCH_ROOTS: Final = frozenset(("item", "index"))
+"""Further roots in the data of an action with a `for_each`."""
+
 MAX_DEPTH: Final = 100
 """Deepest nesting of an action's data."""
 
@@ -81,10 +84,12 @@ class _Found:
 class Template:
     """Data with its placeholders parsed. Immutable, and independent of the data it was compiled from."""
 
-    __slots__ = ("_lookups", "_render", "placeholders", "suspects")
+    __slots__ = ("_lookups", "_render", "is_value", "placeholders", "suspects")
 
-    def __init__(self, render: _Render, found: _Found) -> None:
+    def __init__(self, render: _Render, found: _Found, is_value: bool = False) -> None:
         self._render = render
+        self.is_value = is_value
+        """True if it is a single placeholder, and so gives any value."""
         self.placeholders: Final = tuple(found.placeholders)
         self.suspects: Final = tuple(found.suspects)
         """Text that was probably meant as a placeholder, each with its position: `data.query: '{ plan_id }'`."""
@@ -130,19 +135,22 @@ class Template:
                 )
 
 
-def compile_template(data: Any) -> Template:
+def compile_template(data: Any, where: str = "data") -> Template:
     """Parse the placeholders in JSON-like data. Tuples become lists; values that are not JSON-like stay as they are.
+
+    ``where``: name of the data in messages.
 
     Raises:
         InterpolationError: the data is nested deeper than MAX_DEPTH, or has more than MAX_PLACEHOLDERS.
     """
     found = _Found()
-    constant, content = _compile(data, "data", 0, found)
+    constant, content = _compile(data, where, 0, found)
     if len(found.placeholders) > MAX_PLACEHOLDERS:
         raise InterpolationError(
             f"the data has {len(found.placeholders)} placeholders, {MAX_PLACEHOLDERS} at most are allowed"
         )
-    return Template(_copier(content) if constant else content, found)
+    is_value = isinstance(data, str) and _PLACEHOLDER.fullmatch(data) is not None
+    return Template(_copier(content) if constant else content, found, is_value)
 
 
 def _compile(data: Any, where: str, depth: int, found: _Found) -> tuple[bool, Any]:

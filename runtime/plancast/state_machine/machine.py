@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from plancast.errors import InterpolationError, InvalidCondition, InvalidStateMachine
-from plancast.state_machine.interpolation import ROOTS, Template, compile_template
+from plancast.state_machine.interpolation import BRANCH_ROOTS, ROOTS, Template, compile_template
 from plancast.state_machine.states import StateConfig, encode_states, read_states
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class CompiledTransition:
 class Machine:
     """A compiled state machine. Immutable, and independent of the states that it was compiled from."""
 
-    __slots__ = ("_templates", "_transitions", "_ways", "encoded", "event_types", "hash", "states")
+    __slots__ = ("_lists", "_templates", "_transitions", "_ways", "encoded", "event_types", "hash", "states")
 
     states: Mapping[str, StateConfig]
     """State name to state; read-only."""
@@ -86,6 +86,11 @@ class Machine:
         self.event_types = frozenset(t.on_event for state in states.values() for t in state.transitions)
         self._transitions = {name: _transitions_of(name, state, faults) for name, state in states.items()}
         self._templates = {name: _template_of(name, state, faults) for name, state in states.items() if state.action}
+        self._lists = {
+            name: _list_of(name, state, faults)
+            for name, state in states.items()
+            if state.action is not None and state.action.for_each is not None
+        }
         self._ways: dict[str, list[str]] = {}
         if faults:
             raise InvalidStateMachine(faults)
@@ -147,10 +152,15 @@ class Machine:
         """The compiled data of a state's action; None for a state without an action."""
         return self._templates.get(state_name)
 
+    def list_template(self, state_name: str) -> Template | None:
+        """The compiled `for_each` of a state's action; None for an action without one."""
+        return self._lists.get(state_name)
+
     def resolve_passthrough(self, state_name: str) -> list[str]:
         """The states that a plan enters when it moves to `state_name`, itself first.
 
-        States with neither action nor transitions are left at once along `default_next`; the plan stays in the last.
+        States with neither action nor transitions nor delay are left at once along `default_next`; the plan stays in
+        the last.
 
         Raises:
             InvalidStateMachine: the path is endless or leads to an unknown state.
@@ -181,7 +191,8 @@ def validate_state_machine(machine: Mapping[str, StateConfig | Mapping[str, Any]
     dead end; a terminal state with a way out or an action; an outcome on a state that is not terminal; an endless
     `default_next` loop; a condition that does not compile; an unknown placeholder root; text that looks like a
     placeholder and is none; an action without a transition
-    on its `response_event` or another event of the same base (`web.search.failed` for `web.search.completed`).
+    on its `response_event` or another event of the same base (`web.search.failed` for `web.search.completed`); a
+    `for_each` that is no single placeholder, or whose response event no transition takes; an option of it without it.
 
     Raises:
         InvalidStateMachine: with every fault.
@@ -200,13 +211,15 @@ def faults_of(machine: Mapping[str, StateConfig | Mapping[str, Any]]) -> list[st
     for name, state in states.items():
         faults.extend(f"state {name!r}: {fault}" for fault in _faults_of(name, state, names))
         _transitions_of(name, state, faults)
-        template = _template_of(name, state, faults)
-        for placeholder in template.placeholders if template else ():
-            if placeholder.root not in ROOTS:
-                faults.append(
-                    f"state {name!r}: unknown placeholder root {placeholder.root!r} in {placeholder.where} "
-                    f"({placeholder.path!r}; roots are {', '.join(sorted(ROOTS))})"
-                )
+        template, items = _template_of(name, state, faults), _list_of(name, state, faults)
+        known = ROOTS if items is None else ROOTS | BRANCH_ROOTS
+        for each, roots in ((template, known), (items, ROOTS)):
+            for placeholder in each.placeholders if each else ():
+                if placeholder.root not in roots:
+                    faults.append(
+                        f"state {name!r}: unknown placeholder root {placeholder.root!r} in {placeholder.where} "
+                        f"({placeholder.path!r}; roots are {', '.join(sorted(roots))})"
+                    )
         for suspect in template.suspects if template else ():
             faults.append(
                 f"state {name!r}: {suspect} looks like a placeholder and is none; write {{{{goal_data.name}}}}, "
@@ -234,6 +247,8 @@ def _faults_of(name: str, state: StateConfig, names: set[str]) -> Iterator[str]:
     if state.is_terminal:
         if state.action or state.transitions or state.default_next is not None:
             yield "it is terminal, so it has no action, no transitions and no default_next"
+        if state.delay_seconds is not None:
+            yield "it is terminal, so it has no delay_seconds: delay the state before it"
         return
     if state.outcome is not None:
         yield "it has an outcome but is not terminal"
@@ -243,10 +258,16 @@ def _faults_of(name: str, state: StateConfig, names: set[str]) -> Iterator[str]:
         response = state.action.response_event
         if not any(t.on_event == response or base_of(t.on_event) == base_of(response) for t in state.transitions):
             yield f"no transition could answer its action, which is answered by {response!r}"
+        elif state.action.for_each is not None and all(t.on_event != response for t in state.transitions):
+            yield f"no transition takes {response!r}, which comes when all requests of its for_each are answered"
+        if state.action.for_each is None:
+            for option in ("max_parallel", "join_timeout_seconds"):
+                if getattr(state.action, option) is not None:
+                    yield f"its action has {option}, but no for_each"
 
 
 def _is_passed_through(state: StateConfig) -> bool:
-    return not (state.is_terminal or state.action or state.transitions)
+    return not (state.is_terminal or state.action or state.transitions or state.delay_seconds)
 
 
 def _endless_loops(states: Mapping[str, StateConfig]) -> Iterator[list[str]]:
@@ -312,6 +333,19 @@ def _template_of(name: str, state: StateConfig, faults: list[str]) -> Template |
     except InterpolationError as error:
         faults.append(f"state {name!r}: {error}")
         return None
+
+
+def _list_of(name: str, state: StateConfig, faults: list[str]) -> Template | None:
+    """The compiled `for_each` of a state's action, which is a single placeholder."""
+    if state.action is None or state.action.for_each is None:
+        return None
+    template = compile_template(state.action.for_each, "for_each")
+    if not template.is_value:
+        faults.append(
+            f"state {name!r}: for_each is {state.action.for_each!r:.80}; it is a placeholder of a list and nothing "
+            "else, such as '{{results.search.hits}}'"
+        )
+    return template
 
 
 def _decoded(encoded: bytes) -> Any:

@@ -6,7 +6,7 @@ These are plain values; `plancast.state_machine.machine` validates and compiles 
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -28,6 +28,9 @@ EventType = Annotated[str, AfterValidator(_event_type)]
 """The name of an event: dot separated tokens, such as `web.search.completed`. No wildcards."""
 
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+MAX_PARALLEL: Final = 1_000
+"""Most requests of a `for_each` that are open at once."""
 
 
 class _Definition(BaseModel):
@@ -79,6 +82,15 @@ class StateAction(_Definition):
     """Timeout of the response, in seconds; None: no timeout."""
     retry: RetryPolicy | None = None
     """Retry policy; None: one attempt."""
+    for_each: str | None = None
+    """A placeholder of a list, such as `{{results.search.hits}}`: a request is sent for each item, which the data names
+    as `{{item}}` and `{{index}}` (from 0). When all are answered, the response event comes once, with the answers as a
+    list in order. Timeout and retries are those of each request; the first failure that is not retried is that of the
+    state."""
+    max_parallel: Annotated[int, Field(ge=1, le=MAX_PARALLEL)] | None = None
+    """Requests of a `for_each` that are open at once; None: 100."""
+    join_timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Timeout of all requests of a `for_each` together, in seconds; None: no timeout."""
 
 
 class StateTransition(_Definition):
@@ -99,6 +111,9 @@ class StateConfig(_Definition):
     """The state's key in the state machine."""
     description: str = ""
     """For people and for models."""
+    delay_seconds: _Seconds | None = None
+    """Seconds from entering the state until its action is requested, its `default_next` is entered, or its transitions
+    take events, which are kept meanwhile; None: at once."""
     action: StateAction | None = None
     """The request on entering the state."""
     transitions: list[StateTransition] = Field(default_factory=list)

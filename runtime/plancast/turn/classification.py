@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from plancast.plan.effects.entries import HELD, is_given_up, is_unknown, waits_for_effects
 from plancast.plan.event_fields import answered_request, is_fact
-from plancast.plan.moves.transitions import is_stale, target_of
+from plancast.plan.moves.transitions import answers_branch, data_of, is_stale, target_of
 from plancast.plan.record import WAITING_FOR, PlanRecord, is_held
-from plancast.plan.requests import WAIT, Request
+from plancast.plan.requests import DELAY, TIME_REACHED, WAIT, Request
 from plancast.plan.status import PAUSED
 from plancast.turn.retries import (
     as_failure_of_child,
@@ -36,6 +36,10 @@ class Kind(Enum):
     """It is the failure of a request that may be sent again."""
     ASKS_AGAIN = auto()
     """A timer: the backoff of a failed request is over."""
+    JOINS = auto()
+    """It is the answer of a branch, and those of others are missing."""
+    GOES_ON = auto()
+    """A timer: the delay of the current state is over."""
     EXPIRES = auto()
     """A timer: what a WAIT waits for did not come in time."""
     FAILS = auto()
@@ -50,7 +54,7 @@ class Kind(Enum):
     """It is a late or repeated answer, a timer of a request that is settled, or a fact that the plan has announced."""
 
 
-MOVES, RESUMES, ANSWERS, RETRIES, ASKS_AGAIN, EXPIRES, FAILS, UNSETTLED, KEPT, UNWANTED, IGNORED = Kind
+MOVES, RESUMES, ANSWERS, RETRIES, ASKS_AGAIN, JOINS, GOES_ON, EXPIRES, FAILS, UNSETTLED, KEPT, UNWANTED, IGNORED = Kind
 """Module-level names: looking a member up in its class takes longer."""
 
 
@@ -90,6 +94,8 @@ def classify(
     """
     if is_timer:
         return _classify_timer(plan, event, free_handler)
+    if event.type == TIME_REACHED:
+        return Meaning(IGNORED, event, reason="only a timer of the plan tells that the time has come")
     parent = answered_request(event)
     request = None
     if parent is not None:
@@ -103,6 +109,10 @@ def classify(
             event = as_failure_of_child(plan, request, event)
             if is_failure(request, event) and can_retry(plan, request) and not is_given_up(plan, parent):
                 return Meaning(RETRIES, event, request)
+            if answers_branch(plan, event):
+                return Meaning(JOINS, event, request)
+            if not request.is_sent and request.event_type != WAIT:
+                return Meaning(IGNORED, event, reason="an answer to what was not asked")
     if plan.status is PAUSED or plan.decider:
         return _classify_waiting(plan, event, request, people)
     return _classify_running(plan, event, request, free_handler)
@@ -122,7 +132,7 @@ def is_for_listener(plan: PlanRecord, meaning: Meaning) -> bool:
 def _classify_running(plan: PlanRecord, event: Any, request: Request | None, free_handler: bool) -> Meaning:
     target = target_of(plan, plan.current_state, event)
     if target is not None:
-        return Meaning(MOVES, event, request, target)
+        return Meaning(MOVES, _joined(plan, event), request, target)
     if free_handler and _is_for_handler(plan, event, request):
         return Meaning(ANSWERS, event, request)
     if says_unknown(plan, request, event):
@@ -137,6 +147,12 @@ def _classify_running(plan: PlanRecord, event: Any, request: Request | None, fre
         answer = f", an answer to {request.event_type}" if request is not None else ""
         return Meaning(UNWANTED, event, request, reason=f"no state waits for {event.type}{answer}")
     return Meaning(KEPT, event, request)
+
+
+def _joined(plan: PlanRecord, event: Any) -> Any:
+    """The last answer of a state's branches, with the list of all as its data; any other event as it is."""
+    data = data_of(plan, event) if plan.branches is not None else event.data
+    return event if data is event.data else event.model_copy(update={"data": data})
 
 
 def _is_for_handler(plan: PlanRecord, event: Any, request: Request | None) -> bool:
@@ -157,7 +173,7 @@ def _classify_waiting(plan: PlanRecord, event: Any, request: Request | None, peo
     target = None if plan.decider else target_of(plan, plan.current_state, event)
     from_outside = request is None or request.response_event in people
     if awaited or (target is not None and from_outside):
-        return Meaning(RESUMES, event, request, target)
+        return Meaning(RESUMES, event if target is None else _joined(plan, event), request, target)
     return Meaning(KEPT, event, request)
 
 
@@ -180,6 +196,8 @@ def _classify_timer(plan: PlanRecord, event: Any, free_handler: bool) -> Meaning
         return Meaning(IGNORED, event, reason="the plan is paused; the timer is set again when it goes on")
     if plan.decider:
         return Meaning(ANSWERS, event, request)
+    if request.event_type == DELAY:
+        return Meaning(GOES_ON, event, request)
     if request.asking_again:
         return Meaning(ASKS_AGAIN, event, request)
     target = target_of(plan, plan.current_state, event)

@@ -28,7 +28,9 @@ from plancast.turn.classification import (
     ASKS_AGAIN,
     EXPIRES,
     FAILS,
+    GOES_ON,
     IGNORED,
+    JOINS,
     KEPT,
     MOVES,
     RESUMES,
@@ -115,6 +117,10 @@ class EventTurn(TurnRecord):
             await autonomous.on_event(event, request)
         elif kind is ASKS_AGAIN:
             await state_moves.retry_request(plan, event.parent_event_id)
+        elif kind is JOINS:
+            await state_moves.take_branch(plan, event)
+        elif kind is GOES_ON:
+            await state_moves.end_delay(plan, event.parent_event_id)
         elif kind is FAILS:
             assert request is not None
             await plan.fail(explain(request, event, plan.current_state))

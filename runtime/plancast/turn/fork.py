@@ -18,9 +18,9 @@ from plancast.plan.context import PlanContext
 from plancast.plan.control_events import FORK
 from plancast.plan.effects.entries import HELD
 from plancast.plan.event_fields import answered_request
-from plancast.plan.moves.state_moves import send_request
+from plancast.plan.moves.state_moves import send_branches, send_request
 from plancast.plan.record import HOLD, WAIT_TIMEOUT, WAITING_FOR
-from plancast.plan.requests import WAIT, Request, effect_id
+from plancast.plan.requests import DELAY, JOIN, WAIT, Request, effect_id
 from plancast.plan.status import PAUSED, PENDING, RUNNING, PlanStatus
 from plancast.state_machine.machine import base_of
 from plancast.tasks.model import group_of_step
@@ -163,9 +163,11 @@ async def _resend_requests(turn: TurnRecord, plan: PlanContext, fork_data: ForkD
         if _is_answered(plan, request_id, request):
             ids[request_id] = new_id = turn.next_id()
             plan.requests[new_id] = request
+        elif request.event_type in (DELAY, JOIN):
+            plan.requests[turn.next_id()] = request  # its time begins anew
         elif request.state is not None:
-            before = set(plan.requests)
-            await send_request(plan, request.state, request.attempt + request.asking_again)
+            before, attempt = set(plan.requests), request.attempt + request.asking_again
+            await send_request(plan, request.state, attempt, branch=request.branch)
             ids[request_id] = next(each for each in plan.requests if each not in before)
         else:
             fields = dict(fork_data.asked.get(request_id) or {})
@@ -174,6 +176,7 @@ async def _resend_requests(turn: TurnRecord, plan: PlanContext, fork_data: ForkD
             )
             asked = plan.requests[new_id]
             asked.attempt, asked.timeout, asked.task = request.attempt, request.timeout, request.task
+    await send_branches(plan)
     plan.kept = [_readdressed(each, ids, plan.correlation_id) for each in plan.kept]
     if plan.status is PAUSED and WAITING_FOR in plan.results:
         await _resend_wait(turn, plan, fork_data)

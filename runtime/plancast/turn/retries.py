@@ -50,7 +50,7 @@ def as_failure_of_child(plan: PlanRecord, request: Request | None, event: Any) -
 
 def can_retry(plan: PlanRecord, request: Request) -> bool:
     """True if the action of a failed request allows another attempt."""
-    retry = _policy(plan, request)
+    retry = _policy(plan, request) if request.is_sent else None
     return retry is not None and request.attempt < retry.attempts
 
 

@@ -52,7 +52,6 @@ from plancast.plan.effects.undo_list import (
 from plancast.plan.effects.undo_order import ready_steps, sent_revision
 from plancast.plan.event_fields import answered_request, error_text, event_data
 from plancast.plan.record import HOLD
-from plancast.plan.requests import WAIT
 from plancast.plan.status import PAUSED, RUNNING
 from plancast.turn.dependencies import add_follower
 from plancast.turn.effects import resolve_effect
@@ -305,6 +304,7 @@ def _drop_requests(turn: TurnRecord, plan: PlanContext) -> None:
     undos = plan.rollback.get(UNDOS, {})
     answered = {answered_request(each) for each in plan.kept}
     plan.kept.clear()
+    plan.branches = None  # those that were not sent are not sent any more
     for key, request in list(plan.requests.items()):
         if key in undos:
             continue
@@ -312,7 +312,7 @@ def _drop_requests(turn: TurnRecord, plan: PlanContext) -> None:
         if request.child:
             plan.children.setdefault(key, 0)
             _forget_request(turn, key)  # it is rolled back instead of cancelled
-        elif not (settled or request.event_type == WAIT or request.response_event in turn.environment.expected):
+        elif request.is_sent and not (settled or request.response_event in turn.environment.expected):
             continue
         del plan.requests[key]
 

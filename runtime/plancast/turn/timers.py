@@ -10,7 +10,7 @@ from plancast.plan.control_events import CANCEL, DEADLINE
 from plancast.plan.effects.entries import hold
 from plancast.plan.event_fields import answered_request
 from plancast.plan.record import is_held
-from plancast.plan.requests import WAIT, Request
+from plancast.plan.requests import DELAY, TIME_REACHED, Request
 from plancast.plan.status import RUNNING
 from plancast.state_machine.machine import timeout_event
 from plancast.turn.dependencies import tell_followers
@@ -48,6 +48,7 @@ def reconcile_requests(turn: TurnRecord, plan: PlanContext) -> None:
     note_requests(turn, plan, ended=plan.status.finished)
     if plan.status.finished:
         plan.requests.clear()
+        plan.branches = None
         if plan.dependencies:
             tell_followers(turn, plan)
     resumed = turn.was_paused and (plan.status is RUNNING or (turn.was_held and not is_held(plan)))
@@ -99,7 +100,7 @@ def note_requests(turn: TurnRecord, plan: PlanContext, *, ended: bool = False) -
             continue
         if request.child:
             plan.children[request_id] = plan.children.get(request_id) or turn.revision
-        elif request.event_type != WAIT and not _is_answered(turn, plan, request_id, request):
+        elif request.is_sent and not _is_answered(turn, plan, request_id, request):
             plan.unanswered[request_id] = [request.event_type, request.response_event]
             while len(plan.unanswered) > MAX_UNANSWERED:
                 event_type, response_event = plan.unanswered.pop(next(iter(plan.unanswered)))
@@ -114,9 +115,9 @@ def _is_answered(turn: TurnRecord, plan: PlanContext, request_id: str, request: 
         return True
     if request_id in plan.effects or request_id in turn.answered_before:
         return True
-    attempt = request.attempt + 1
+    attempt, first = request.attempt + 1, request.first or request_id
     return request.state is not None and any(
-        each.state == request.state and each.attempt == attempt for each in plan.requests.values()
+        each.first == first and each.attempt == attempt for each in plan.requests.values()
     )
 
 
@@ -180,14 +181,15 @@ def _may_be_recorded(turn: TurnRecord, task: str) -> bool:
 
 def _set_timer(turn: TurnRecord, plan: PlanContext, request_id: str, request: Request) -> None:
     assert request.due is not None
-    name = _timer_of(request_id)
+    name, said = _timer_of(request_id), {"error": f"{request.event_type} was not answered in time"}
+    timed_out = request.event_type != DELAY and request.response_event != TIME_REACHED
     event = EventEnvelope(
         id=f"{request_id}:{timer_name(request)}",
         source="plancast",
-        type=timeout_event(request.response_event),
+        type=timeout_event(request.response_event) if timed_out else request.response_event,
         topic=EventTopic.PLAN_EVENTS,
         time=datetime.fromtimestamp(request.due, UTC),
-        data={"error": f"{request.event_type} was not answered in time", "request": request.event_type},
+        data=(said if timed_out else {}) | {"request": request.event_type},
         correlation_id=plan.correlation_id,
         parent_event_id=request_id,
         plan_id=plan.plan_id,

@@ -20,6 +20,7 @@ from plancast.plan.control_events import (
 from plancast.plan.effects.entries import HELD, hold_for_others
 from plancast.plan.effects.undo_list import is_rolling_back
 from plancast.plan.event_fields import error_text, words_of
+from plancast.plan.moves.state_moves import send_branches
 from plancast.plan.status import PENDING, RUNNING
 from plancast.plan_tree import SHARE, TOP, Place, read_place
 from plancast.planner_turn.autonomous import AutonomousTurn
@@ -124,6 +125,8 @@ class Turn(EventTurn):
             if is_rolling_back(self.plan):
                 note_requests(self, self.plan)
                 await go_on(self, self.plan)
+            elif self.plan.branches is not None:  # the plan may run again, or have fewer open requests
+                await send_branches(self.plan)
             reconcile_requests(self, self.plan)
             if self.plan.shared:
                 self.outbox.share(self.plan)

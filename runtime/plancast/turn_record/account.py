@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple, TypeGuard
 from plancast.plan.context import PlanContext
 from plancast.plan.event_fields import answered_request
 from plancast.plan.record import PlanRecord
-from plancast.plan.requests import WAIT
 from plancast.plan.status import PAUSED
 from plancast.plan_tree import SEAL, SHARE, SPENT
 from plancast.planners.contract import MAX_BUDGET
@@ -126,7 +125,7 @@ def settle(environment: TurnEnvironment, outbox: Outbox, plan: PlanContext, plan
 def _lend(outbox: Outbox, plan: PlanRecord, limits: Mapping[str, float]) -> None:
     goals = {index: outbox.event(index) for index in outbox.goals}
     sent = {goal["id"] for goal in goals.values()}
-    others = any(key not in sent and each.event_type != WAIT for key, each in plan.requests.items())
+    others = any(key not in sent and each.is_sent for key, each in plan.requests.items())
     alone = not others and sent.issubset(plan.requests) and plan.status is not PAUSED
     before = {name: _left(plan, name, limit) for name, limit in limits.items()}
     for index, goal in goals.items():

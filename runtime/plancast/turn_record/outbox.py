@@ -26,8 +26,8 @@ class Outbox:
 
     __slots__ = (
         "_before_plan", "_cause", "_correlation_id", "_environment", "_event", "_index", "_response", "_revision",
-        "_time", "apart", "begun", "contents", "deadline", "effects", "goals", "lent", "plan", "sent", "trace",
-        "trace_id",
+        "_time", "apart", "begun", "contents", "deadline", "effects", "goals", "lent", "plan", "sent", "staged_bytes",
+        "trace", "trace_id",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +64,8 @@ class Outbox:
         self.effects: list[Effect] = []
         self.sent: list[list[str]] = []
         """Type and id of every staged event."""
+        self.staged_bytes = 0
+        """Bytes of these events, also of those that were dropped again."""
         self.contents: dict[str, dict[bytes, bytes]] = {}
         """Data of events that is stored apart, before the turn is committed: contents by digest, by correlation id."""
         self.goals: tuple[int, ...] = ()
@@ -118,6 +120,7 @@ class Outbox:
             event["metadata"] = {**(event.get("metadata") or {}), **said}
         event["topic"], event["id"], event["time"] = topic, event_id, self._time
         payload, content_type = self._encoded(event)
+        self.staged_bytes += len(payload)
         message_id = message_id_of(message_id or event_id)
         subject = self._environment.subjects.event(topic, correlation_id, event_type)
         if final and self.plan is not None:

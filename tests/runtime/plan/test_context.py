@@ -419,7 +419,7 @@ async def test_the_packed_state_follows_every_change() -> None:
     assert unpack(pack_state(plan, "")) == to_state(plan)
 
 
-_FORMED = {"state_machine", "requests", "effects", "tasks", "_context"}
+_FORMED = {"state_machine", "requests", "effects", "tasks", "branches", "_context"}
 
 
 @pytest.mark.parametrize("name", [each.name for each in fields(PlanContext) if each.name not in _FORMED])

@@ -535,3 +535,55 @@ def test_encoding_round_trips_and_does_not_depend_on_order(definition: StateMach
 )
 def test_the_siblings_of_a_response_event(event: str, base: str, failed: str, timeout: str) -> None:
     assert (base_of(event), failed_event(event), timeout_event(event)) == (base, failed, timeout)
+
+
+def _fan(to: str = "work.completed", **options: Any) -> StateMachine:
+    fields = {"data": {"item": "{{item.x}}"}, "for_each": "{{goal_data.items}}"} | options
+    action = StateAction(event_type="work.requested", response_event="work.completed", **fields)
+    ways = [StateTransition(on_event=to, to_state="done")]
+    return {"start": state("start", action=action, transitions=ways), "done": state("done", is_terminal=True)}
+
+
+@pytest.mark.parametrize(
+    ("machine", "what"),
+    [
+        (_fan(to="work.failed"), "'work.completed', which comes when all"),
+        (_fan(for_each="items"), "for_each is 'items'"),
+        (_fan(for_each="{{goal_data.a}} {{goal_data.b}}"), "a placeholder of a list and nothing else"),
+        (_fan(for_each="{{item}}"), "unknown placeholder root 'item' in for_each"),
+        (_fan(for_each=None), "unknown placeholder root 'item' in data.item"),
+        (_fan(for_each=None, data=None, max_parallel=2), "its action has max_parallel, but no for_each"),
+        (
+            _fan(for_each=None, data=None, join_timeout_seconds=2),
+            "its action has join_timeout_seconds, but no for_each",
+        ),
+        (_fan() | {"done": {"state_name": "done", "is_terminal": True, "delay_seconds": 3}}, "no delay_seconds"),
+        (_fan() | {"done": {"state_name": "done", "is_terminal": True, "delay_seconds": -3}}, "delay_seconds"),
+    ],
+)
+def test_faults_of_branches_and_delays_are_named(machine: StateMachine, what: str) -> None:
+    assert any(what in fault for fault in faults_of(machine)), faults_of(machine)
+
+
+@pytest.mark.parametrize("most", [0, -1, 1_001])
+def test_the_number_of_open_branches_is_bounded(most: int) -> None:
+    definition = {name: each.model_dump() for name, each in _fan().items()}
+    definition["start"]["action"]["max_parallel"] = most
+    assert "state 'start': action.max_parallel" in faults_of(definition)[0]
+
+
+def test_branches_and_delays_are_valid() -> None:
+    validate_state_machine(_fan(max_parallel=3, join_timeout_seconds=60))
+    validate_state_machine(
+        {"start": state("start", delay_seconds=5, default_next="start2"),
+         "start2": state("start2", delay_seconds=5, default_next="start")}
+    )  # fmt: skip
+
+
+def test_a_state_with_a_delay_is_not_passed_through() -> None:
+    states = {
+        "start": state("start", default_next="wait"),
+        "wait": state("wait", delay_seconds=5, default_next="done"),
+        "done": state("done", is_terminal=True),
+    }
+    assert Machine.compile(states).resolve_passthrough("start") == ["start", "wait"]

@@ -19,7 +19,7 @@ class AtomicMove:
     Containers are restored in place, since handlers may hold references to them. Their values are not copied.
     """
 
-    __slots__ = ("_containers", "_mark", "_plan", "_requests", "_tasks", "_turn", "_values")
+    __slots__ = ("_branches", "_containers", "_mark", "_plan", "_requests", "_tasks", "_turn", "_values")
 
     def __init__(self, plan: PlanRecord, turn: Any) -> None:
         self._plan = plan
@@ -30,6 +30,7 @@ class AtomicMove:
         self._values = [getattr(plan, name) for name in _VALUES]
         self._containers = [copy(getattr(plan, name)) for name in _CONTAINERS]
         self._requests = {key: copy(request) for key, request in plan.requests.items()}
+        self._branches = plan.branches.copy() if plan.branches is not None else None
         self._tasks = plan.tasks.to_state() if plan.tasks is not None else None
         self._mark = self._turn.mark() if self._turn is not None else None
 
@@ -45,6 +46,7 @@ class AtomicMove:
             container.update(content) if isinstance(container, dict) else container.extend(content)
         plan.requests.clear()
         plan.requests.update(self._requests)
+        plan.branches = self._branches
         plan.tasks = TaskRegistry.from_state(self._tasks) if self._tasks is not None else None
         if self._turn is not None:
             self._turn.rewind(self._mark)
