@@ -76,11 +76,28 @@ TIMED = {
     "done": DONE,
 }
 
+FAN = {
+    "start": StateConfig(state_name="start", delay_seconds=0.3, default_next="adding"),
+    "adding": StateConfig(
+        state_name="adding",
+        action=StateAction(
+            event_type="chain.add.requested",
+            response_event="chain.add.completed",
+            data={"n": "{{item.n}}"},
+            for_each="{{goal_data.items}}",
+            max_parallel=4,
+        ),
+        transitions=[StateTransition(on_event="chain.add.completed", to_state="done")],
+    ),
+    "done": DONE,
+}
+
 planner = Planner("chain")
 planner.add_goal("chain.goal", CHAIN)
 planner.add_goal("nested.goal", NESTED)
 planner.add_goal("ask.goal", ASK)
 planner.add_goal("timed.goal", TIMED)
+planner.add_goal("fan.goal", FAN)
 
 handled = Planner("handled", placement="dedicated")
 

@@ -277,3 +277,8 @@ async def test_idle_plans_leave_memory_and_come_back(client: Client, runtime: Lo
     await until(passivated, "no plan is in memory")
     await handle.signal("person.answered", {"text": "still there"})
     assert await handle.result(timeout=PATIENCE) == {"asking": {"text": "still there"}}
+
+
+async def test_a_state_waits_asks_for_each_item_and_joins_the_answers_in_order(client: Client) -> None:
+    plan = await client.submit("fan.goal", {"items": [{"n": n} for n in range(30)]})
+    assert await plan.result(timeout=PATIENCE) == {"adding": [{"n": n + 1} for n in range(30)]}

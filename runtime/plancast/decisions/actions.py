@@ -5,14 +5,25 @@ read. Data in actions is read-only.
 """
 
 from collections.abc import Mapping
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    model_serializer,
+    model_validator,
+)
 from pydantic_core import PydanticUseDefault
 
-from plancast.json_values.limits import FrozenDict, freeze, shown
+from plancast.json_values.limits import MAX_SECONDS, FrozenDict, freeze, shown
 from plancast.json_values.model import Data, Name, NullIsDefault, PlannerValue, Seconds, Text
+from plancast.plan.requests import TIME_REACHED
 from plancast.tasks.spec import JoinKind, SpawnSpec
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.subjects import MAX_TYPE
@@ -117,14 +128,35 @@ class CompleteAction(PlannerValue):
         return self
 
 
+def _time(value: Any) -> Any:
+    """A time with a zone, or seconds; a time is kept as text."""
+    try:
+        if isinstance(value, datetime | str):
+            said = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+            if said.tzinfo is not None:
+                said.timestamp()
+                return said.isoformat() if isinstance(value, datetime) else value
+        elif value is None or (type(value) in (int, float) and 0 <= value <= MAX_SECONDS):
+            return value
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError(
+        f"got {shown(value)}, allowed: a time with a zone such as '2026-01-31T08:00:00Z' or "
+        f"'2026-01-31T08:00:00+02:00', or seconds from now, 0 to {MAX_SECONDS:g}"
+    )
+
+
 class WaitAction(PlannerValue):
     """Pause the plan until an event comes from outside, such as an approval."""
 
+    _wanted: ClassVar = ("expected_event",)
     action: Literal[PlanAction.WAIT] = PlanAction.WAIT
     reason: Annotated[str, Field(min_length=1)]
     """What is waited for, for people to read."""
-    expected_event: Name
+    expected_event: Name = TIME_REACHED
     """The event that lets the plan go on."""
+    until: Annotated[str | float | None, BeforeValidator(_time)] = None
+    """When to go on: ISO 8601 with a zone, or seconds from now."""
     timeout_seconds: Seconds | None = 3600
     """Seconds until the wait is given up; null waits for ever."""
     pause_reason: Annotated[PauseReason, NullIsDefault] = PauseReason.AWAIT_INPUT
@@ -133,6 +165,36 @@ class WaitAction(PlannerValue):
     """What whoever sends the event should see."""
     reasoning: Text = ""
     """Why waiting is right; may be left out, there is the reason."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kind_of_time(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and values.get("until") is not None and not values.get("expected_event"):
+            default = {"expected_event": TIME_REACHED, "pause_reason": PauseReason.EXTERNAL_EVENT}
+            return default | {name: value for name, value in values.items() if value is not None}
+        return values
+
+    @model_validator(mode="after")
+    def _waits_for_something(self) -> Self:
+        if self.expected_event == TIME_REACHED and self.until is None:
+            raise ValueError("expected_event: got nothing, allowed: a value; it is required without until")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The fields, without a time that there is not: earlier versions know none."""
+        fields: dict[str, Any] = serialize(self)
+        return fields if self.until is not None else {name: each for name, each in fields.items() if name != "until"}
+
+    @property
+    def due(self) -> float | None:
+        """The time of ``until`` in seconds since the epoch; None: there is none, or it is in seconds from now."""
+        return datetime.fromisoformat(self.until).timestamp() if isinstance(self.until, str) else None
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds until the wait is given up, or the time has come that is in seconds from now."""
+        return self.until if isinstance(self.until, int | float) else self.timeout_seconds
 
 
 class DelegateAction(PlannerValue):

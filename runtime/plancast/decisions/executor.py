@@ -20,7 +20,7 @@ from plancast.decisions.decision import PlannerDecision, check_decision
 from plancast.errors import InvalidDecision
 from plancast.plan.context import PlanContext
 from plancast.plan.record import WAIT_TIMEOUT, WAITING_FOR, tasks_of
-from plancast.plan.requests import WAIT, Request
+from plancast.plan.requests import wait_request
 from plancast.tasks.model import GroupState, Task, TaskState
 from plancast.tasks.registry import TaskRegistry
 from plancast.tasks.spec import SpawnSpec
@@ -136,7 +136,7 @@ class _Executor:
                 "next_action: got a wait without a plan; a WAIT action requires PlanContext for pause/resume"
             )
         plan.results[WAITING_FOR] = action.expected_event
-        plan.results[WAIT_TIMEOUT] = action.timeout_seconds
+        plan.results[WAIT_TIMEOUT] = action.seconds if action.due is None else action.until
         await plan.pause(reason=action.reason)
         published = self._context.bus.publish(
             topic=str(EventTopic.SYSTEM_EVENTS),
@@ -147,13 +147,14 @@ class _Executor:
                 "reason": action.reason,
                 "pause_reason": str(action.pause_reason),
                 "expected_event": action.expected_event,
-                "timeout_seconds": action.timeout_seconds,
+                "timeout_seconds": action.seconds if action.due is None else None,
+                **({} if action.until is None else {"until": action.until}),
                 "payload": dict(action.payload),
             },
         )
         event_id = await published if inspect.isawaitable(published) else published
-        if isinstance(event_id, str) and action.timeout_seconds is not None:
-            plan.requests[event_id] = Request(WAIT, action.expected_event, timeout=action.timeout_seconds)
+        if isinstance(event_id, str) and (action.due is not None or action.seconds is not None):
+            plan.requests[event_id] = wait_request(action.expected_event, plan.results[WAIT_TIMEOUT])
 
     async def delegate(self, action: DelegateAction) -> None:
         """Send the goal of a child plan, as a task of the plan."""

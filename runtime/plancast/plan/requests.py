@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from plancast_bus.subjects import decode_token, encode_token
@@ -114,3 +115,10 @@ class Request:
         if values != self._stored:
             self._stored = values
         return self._stored
+
+
+def wait_request(expected: str, until: float | str | None) -> Request:
+    """The request of a WAIT that ends after a number of seconds, or at a time in ISO 8601."""
+    if isinstance(until, str):
+        return Request(WAIT, expected, due=datetime.fromisoformat(until).timestamp())
+    return Request(WAIT, expected, timeout=until)

@@ -88,7 +88,7 @@ class Template:
 
     def __init__(self, render: _Render, found: _Found, is_value: bool = False) -> None:
         self._render = render
-        self.is_value = is_value
+        self.is_value: Final[bool] = is_value
         """True if it is a single placeholder, and so gives any value."""
         self.placeholders: Final = tuple(found.placeholders)
         self.suspects: Final = tuple(found.suspects)

@@ -159,7 +159,8 @@ class EventTurn(TurnRecord):
             await self._move(plan, meaning.event, meaning.target)
         plan.requests.pop(request_id, None)
         if not moved:
-            await plan.fail(f"deadline_exceeded: {request.response_event} did not come in {request.timeout:g} s")
+            limit = f"in {request.timeout:g} s" if request.timeout is not None else "in time"
+            await plan.fail(f"deadline_exceeded: {request.response_event} did not come {limit}")
 
     async def _move(self, plan: PlanContext, event: Any, target: str | None) -> None:
         """Take a transition of the state machine."""

@@ -20,7 +20,7 @@ from plancast.plan.effects.entries import HELD
 from plancast.plan.event_fields import answered_request
 from plancast.plan.moves.state_moves import send_branches, send_request
 from plancast.plan.record import HOLD, WAIT_TIMEOUT, WAITING_FOR
-from plancast.plan.requests import DELAY, JOIN, WAIT, Request, effect_id
+from plancast.plan.requests import DELAY, JOIN, WAIT, Request, effect_id, wait_request
 from plancast.plan.status import PAUSED, PENDING, RUNNING, PlanStatus
 from plancast.state_machine.machine import base_of
 from plancast.tasks.model import group_of_step
@@ -194,12 +194,13 @@ def _is_answered(plan: PlanContext, request_id: str, request: Request) -> bool:
 async def _resend_wait(turn: TurnRecord, plan: PlanContext, fork_data: ForkData) -> None:
     """Announce again what the plan waits for, and set the WAIT's timeout."""
     expected, timeout = plan.results[WAITING_FOR], plan.results.get(WAIT_TIMEOUT)
-    announced = {"reason": plan.pause_reason, "expected_event": expected, "timeout_seconds": timeout}
+    seconds, until = (None, {"until": timeout}) if isinstance(timeout, str) else (timeout, {})
+    announced = {"reason": plan.pause_reason, "expected_event": expected, "timeout_seconds": seconds} | until
     announced |= (fork_data.asked.get(WAITING_EVENT) or {}).get("data") or {}
     own = {"plan_id": plan.plan_id, "correlation_id": plan.correlation_id}
     event_id = await turn.context.bus.publish(WAITING_EVENT, announced | own, topic=EventTopic.SYSTEM_EVENTS)
     if timeout is not None:
-        plan.requests[event_id] = Request(WAIT, expected, timeout=timeout)
+        plan.requests[event_id] = wait_request(expected, timeout)
 
 
 def _readdressed(event: dict[str, Any], ids: Mapping[str, str], correlation_id: str) -> dict[str, Any]:

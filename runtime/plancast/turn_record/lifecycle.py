@@ -81,12 +81,13 @@ def _awaited_input(turn: TurnRecord, plan: PlanContext) -> dict[str, Any] | None
         people = turn.environment.expected
         if state.action.response_event not in people:
             return None
+    seconds = plan.results.get(WAIT_TIMEOUT)
     return {
         "correlation_id": plan.correlation_id,
         "reason": plan.pause_reason if paused else (state.description if state is not None else ""),
         "expected_event": expected[0] if expected else None,
         "expected_events": expected,
-        "timeout_seconds": plan.results.get(WAIT_TIMEOUT) if paused else None,
+        "timeout_seconds": seconds if paused and not isinstance(seconds, str) else None,
     }
 
 

@@ -40,12 +40,19 @@ def _of_machine(machine: Mapping[str, Any], state: Mapping[str, Any], history: S
     nodes = []
     for name in names:
         kind, current = _kind_of_state(name, machine.get(name) or {}), name == state.get("current_state")
-        nodes.append(_node(name, name, kind, places[name], visits.count(name), current))
+        label = _with_branches(name, state) if current else name
+        nodes.append(_node(name, label, kind, places[name], visits.count(name), current))
     edges = [
         Edge(source=link.source, target=link.target, label=link.label, taken=times, order=first or None)
         for link, (times, first) in ((link, taken.get(link, (0, 0))) for link in links)
     ]
     return Graph(kind="machine", nodes=nodes, edges=edges, width=width, height=height)
+
+
+def _with_branches(name: str, state: Mapping[str, Any]) -> str:
+    """The label of the current state, with the number of its branches that are answered."""
+    branches = state.get("branches")
+    return f"{name}: {branches['done']:,} of {branches['count']:,}" if branches else name
 
 
 def _node(name: str, label: str, kind: Kind, at: tuple[float, float], visited: int, current: bool) -> Node:

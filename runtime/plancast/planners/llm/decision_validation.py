@@ -19,6 +19,7 @@ from plancast.json_values.limits import freeze, shown
 from plancast.json_values.schema_rules import Budget
 from plancast.json_values.schemas import faults_at
 from plancast.plan.record import OWN_RESULTS
+from plancast.plan.requests import TIME_REACHED
 from plancast.planners.contract import RunContext
 from plancast.state_machine.machine import failed_event
 from plancast_bus.errors import InvalidSubject
@@ -131,6 +132,8 @@ def _delegate_faults(action: DelegateAction, run: RunContext, where: str) -> Ite
 
 def _wait_faults(action: WaitAction, run: RunContext, where: str) -> Iterator[str]:
     yield from _misnamed(action.expected_event, f"{where}.expected_event")
+    if action.expected_event == TIME_REACHED:
+        return  # of a WAIT until a time
     if not run.agents and not run.expected:
         return  # producers are not known
     produced = {event for agent in run.agents for event in agent.produces}

@@ -65,9 +65,8 @@ _RULES = """\
 _HIDDEN: Final = {
     "": ("metadata", "plan_id", "current_state", "alternative_actions", "query", "description", "priority"),
     "PublishAction": ("topic", "response_event", "reasoning"),
-    **dict.fromkeys(
-        ("CompleteAction", "WaitAction", "DelegateAction", "ParallelAction", "AwaitAction"), ("reasoning",)
-    ),
+    **dict.fromkeys(("CompleteAction", "DelegateAction", "ParallelAction", "AwaitAction"), ("reasoning",)),
+    "WaitAction": ("reasoning", "until"),
 }
 """Fields that a model need not write: they are known, or said elsewhere."""
 _MAX_SCHEMA = 3_000
