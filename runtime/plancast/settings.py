@@ -70,6 +70,10 @@ class HostSettings(SettingsSection):
     stall_seconds: float = Field(60.0, ge=0)
     """Seconds that the event loop of a host, dispatcher or reasoner may block before its process exits, and Ray
     restarts it; 0: for ever. A handler that blocks for as long counts as the cause."""
+    block_seconds: float = Field(1.0, ge=0)
+    """Seconds that a handler may block the event loop of a shared host. Then the host's process is replaced, and the
+    event runs in a host of its own, where it may block for ``stall_seconds``; when two events of a type have done so,
+    all of that type run there at once. Waiting for a processor and importing modules do not count. 0: no such limit."""
     direct_lines: bool = True
     """Dispatchers connect to hosts by TCP, on a free port of the address that Ray uses for the host's node; so do hosts
     to the reasoner pool, and the pool to its reasoners. If they cannot, if this is False, or if Ray uses TLS, events

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,9 +12,11 @@ from plancast.settings import Settings
 from plancast.telemetry import trace_export
 from plancast_actors.hosting.connection import host_server
 from plancast_actors.hosting.plan_host import PlanHost
+from plancast_actors.liveness.crash_record import Marks, clear_crash_records, read_crash_record
+from plancast_actors.liveness.watchdog import BlockWatch, own_marks
 from plancast_actors.plan_actors.protocol import Inbound
 from plancast_actors.ray.endpoint import open_endpoint
-from plancast_actors.ray.process import Blueprint, Process, open_bus, starter
+from plancast_actors.ray.process import SPARE_CPUS, Blueprint, Process, open_bus, starter
 from plancast_actors.reasoning.client import RayReasoner, wants_reasoners
 from plancast_actors.release import Abilities
 from plancast_actors.rpc.client import Endpoint
@@ -21,6 +24,10 @@ from plancast_actors.rpc.framing import pack, unpack
 from plancast_actors.rpc.server import RpcServer
 from plancast_actors.telemetry import collectors
 from plancast_actors.telemetry.collectors import Reading
+
+logger = logging.getLogger(__name__)
+QUARANTINE = "plan-quarantine"
+"""Name of the host in which events run that may have ended another one. Started when there is one."""
 
 
 class HostProcess(Process):
@@ -43,8 +50,23 @@ class HostProcess(Process):
         tracing = trace_export.open_tracing(settings, self.name)
         self.host = PlanHost(app, self.bus, settings, name=self.name, reasoner=reasoner, tracing=tracing)
         self.host.samples = self.samples
+        self._keep_marks(settings)
         self.host.start()
         await self._open_endpoint(settings)
+
+    def _keep_marks(self, settings: Settings) -> None:
+        """Name the events for which code of the app runs, in a file that outlives the process."""
+        namespace, seconds = settings.ray.namespace, settings.hosts.block_seconds
+        try:
+            marks = self.host.marks = Marks(namespace, self.host.incarnation_id)
+            marks.note_exits()
+        except OSError as error:
+            logger.warning("%s keeps no marks: which event has crashed it is found by trial: %s", self.name, error)
+            return
+        own_marks.append(marks)
+        clear_crash_records(namespace)
+        if seconds and self.name != QUARANTINE:
+            BlockWatch(self.name, marks, seconds).start()
 
     async def _readings(self) -> AsyncIterator[Reading]:
         async for reading in super()._readings():
@@ -80,6 +102,11 @@ class HostProcess(Process):
         await self.ready()
         return await self.host.incarnation()
 
+    async def crash_record(self, incarnation: str) -> list[Any] | None:
+        """Return the crash record of a process that has ended on this machine, as plain values; None: there is none."""
+        record = read_crash_record(self.blueprint.settings.ray.namespace, incarnation)
+        return None if record is None else record.plain()
+
     async def status(self) -> dict[str, Any]:
         await self.ready()
         return {**self._about(), **await self.host.status()}
@@ -112,3 +139,4 @@ class HostProcess(Process):
 
 
 start_host = starter(HostProcess, lambda of: of.settings.hosts.cpus)
+start_quarantine = starter(HostProcess, lambda of: min(SPARE_CPUS, of.settings.hosts.cpus))

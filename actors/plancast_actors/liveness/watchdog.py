@@ -1,4 +1,4 @@
-"""Watchdog: kills a process whose event loop hangs, so that Ray restarts it."""
+"""Watchdog and BlockWatch: kill a process whose event loop hangs, so that Ray restarts it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ import faulthandler
 import logging
 import os
 import signal
+import sys
 import threading
+from pathlib import Path
+from types import FrameType
+
+from plancast_actors.liveness.crash_record import BLOCKED, OWN_END, STALLED, Marks
 
 logger = logging.getLogger(__name__)
 CHECKS = 10
@@ -17,10 +22,20 @@ LAST_RESORT = 1.5
 STDERR = 2
 
 
+own_marks: list[Marks] = []
+"""The marks of this process, if it keeps any."""
+
+
 def end_process(reason: str) -> None:
     """End this process like a crash, so that Ray restarts it."""
     logger.critical("%s; the process ends, to be restarted", reason)
+    _note_end(OWN_END)
     os._exit(1)
+
+
+def _note_end(cause: int) -> None:
+    for marks in own_marks:
+        marks.note_end(cause)
 
 
 class Watchdog:
@@ -67,4 +82,74 @@ class Watchdog:
             self._seconds,
         )
         faulthandler.dump_traceback(file=STDERR)
+        _note_end(STALLED)
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class BlockWatch:
+    """Kills a process when one step of code of the app has blocked its event loop for some seconds.
+
+    Only time counts in which the thread has run or has slept, not that in which it has waited for a processor. Imports
+    do not count.
+
+    Args:
+        name: For the log.
+        marks: Name the step that runs.
+        seconds: The limit.
+    """
+
+    def __init__(self, name: str, marks: Marks, seconds: float) -> None:
+        self._name = name
+        self._marks = marks
+        self._seconds = seconds
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        """Watch the running loop, which is that of this thread, until :meth:`stop`."""
+        loop = threading.current_thread()
+        threading.Thread(target=self._watch, args=(loop,), name="block-watch", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _watch(self, loop: threading.Thread) -> None:
+        schedule = Path(f"/proc/self/task/{loop.native_id}/schedstat")
+        tick = self._seconds / CHECKS
+        marks, step, blocked, waited = self._marks, 0, 0.0, 0.0
+        while not self._stopped.wait(tick):
+            if not marks.running or marks.steps != step:
+                step, blocked, waited = marks.steps, 0.0, _waited(schedule) if marks.running else 0.0
+                continue
+            before, waited = waited, _waited(schedule)
+            blocked += max(0.0, tick - (waited - before))
+            frame = sys._current_frames().get(loop.ident or 0)
+            if blocked >= self._seconds and not _imports(frame) and marks.steps == step:
+                self._end()
+
+    def _end(self) -> None:
+        self._marks.note_end(BLOCKED)
+        logger.critical(
+            "%s: a handler has blocked the event loop for %g s, the process is replaced and its event runs apart; see "
+            "the stacks below",
+            self._name,
+            self._seconds,
+        )
+        faulthandler.dump_traceback(file=STDERR)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _waited(schedule: Path) -> float:
+    """Seconds that a thread has waited for a processor; 0 if the kernel does not tell."""
+    try:
+        return int(schedule.read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """True if a thread imports a module: that takes long once."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False

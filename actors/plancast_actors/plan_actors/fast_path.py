@@ -94,7 +94,7 @@ class FastTurn:
         state, turn, bus = self._state, self._turn, self._state.host.bus
         if fault_injection.armed:
             yield self._reach(CrashPoint.TURN_HANDLE_BEFORE)
-        if run_synchronously(turn.run()) is not TurnOutcome.COMMIT:
+        if self._run() is not TurnOutcome.COMMIT:
             return False  # it has changed nothing
         if not state.may_stage(turn, turn.now):
             raise LookupError("the state machine is not in the store yet")
@@ -137,6 +137,16 @@ class FastTurn:
                 yield self._reach(CrashPoint.TURN_ACK_AFTER)
         return True
 
+    def _run(self) -> TurnOutcome:
+        """Run the turn; conditions of a state machine are code of the app, too."""
+        mark = self._state.host.mark(self.inbound)
+        if mark is None:
+            return run_synchronously(self._turn.run())
+        try:
+            return run_synchronously(mark.steps(self._turn.run()))
+        finally:
+            mark.end()
+
     def _reach(self, point: CrashPoint) -> asyncio.Future[Any]:
         return asyncio.ensure_future(fault_injection.reach(point, self._state.correlation_id))
 
@@ -174,7 +184,7 @@ class FastTurn:
         self._ended(done)
 
 
-def run_synchronously(work: Coroutine[Any, Any, _T]) -> _T:
+def run_synchronously(work: Coroutine[Any, Any, _T] | Generator[Any, Any, _T]) -> _T:
     """Run a coroutine that never waits.
 
     Raises:

@@ -13,6 +13,7 @@ from plancast.errors import HandlerAborted, TerminalError
 from plancast.plan.control_events import CANCEL, cancel_reason
 from plancast.turn.timers import deadline_error
 from plancast.turn.turn import Turn, TurnOutcome
+from plancast_actors.liveness.crash_record import Mark
 from plancast_actors.plan_actors.activation import Activation
 from plancast_actors.plan_actors.fast_path import FastTurn
 from plancast_actors.plan_actors.parking import PARK
@@ -41,7 +42,7 @@ class PlanActor:
     """
 
     __slots__ = (
-        "__weakref__", "_current", "_fast", "_handling", "_model_requests", "_parked", "_rested", "_running",
+        "__weakref__", "_current", "_fast", "_handling", "_mark", "_model_requests", "_parked", "_rested", "_running",
         "_stopped_by", "_task", "host", "last_used", "mailbox", "state",
     )  # fmt: skip
 
@@ -57,6 +58,8 @@ class PlanActor:
         """or the task that takes events on the slow path."""
         self._current: tuple[Inbound, Reports] | None = None
         """The event on the slow path."""
+        self._mark: Mark | None = None
+        """Names it while code of the app runs for it; None if the host keeps no marks."""
         self._handling: asyncio.Task[TurnOutcome] | None = None
         self._running: Turn | None = None
         self._stopped_by: EventEnvelope | None = None
@@ -172,17 +175,26 @@ class PlanActor:
     async def _run(self, turn: Turn) -> TurnOutcome:
         if fault_injection.armed:
             await self._reach(CrashPoint.TURN_HANDLE_BEFORE)
-        with self.state.scope():
-            outcome = await (self._run_handlers(turn) if self.host.has_handlers else contained(turn.run))
+        self._mark = self.host.mark(self._current[0]) if self._current is not None else None
+        try:
+            with self.state.scope():
+                outcome = await (self._run_handlers(turn) if self.host.has_handlers else self._run_code(turn))
+        finally:
+            if self._mark is not None:
+                self._mark.end()
         if self.state.laps is not None:
             self.state.laps.end("decided_turn" if self._parked else "turn")
         if fault_injection.armed:
             await self._reach(CrashPoint.TURN_HANDLE_AFTER)
         return outcome
 
+    async def _run_code(self, turn: Turn) -> TurnOutcome:
+        mark = self._mark
+        return await contained(turn.run if mark is None else lambda: mark.steps(turn.run()))
+
     async def _run_handlers(self, turn: Turn) -> TurnOutcome:
         """Run a turn within its time limit, until a cancellation arrives."""
-        self._handling, self._running = asyncio.get_running_loop().create_task(contained(turn.run)), turn
+        self._handling, self._running = asyncio.get_running_loop().create_task(self._run_code(turn)), turn
         limit = self.host.settings.plans.turn_seconds or None
         deadline = turn.deadline
         alarm = asyncio.ensure_future(self._sleep_until(deadline)) if deadline is not None else None
@@ -236,6 +248,8 @@ class PlanActor:
     def model_requested(self) -> None:
         """Park the turn: its event and the mailbox no longer count against ``max_outstanding``."""
         self._model_requests += 1
+        if self._mark is not None:
+            self._mark.park(True)
         if self._current is not None and not self._parked:
             self._parked = True
             self.host.parked += 1
@@ -245,6 +259,8 @@ class PlanActor:
     def model_replied(self) -> None:
         """Note that a model request has ended, with a reply or an error."""
         self._model_requests -= 1
+        if self._mark is not None and not self._model_requests:
+            self._mark.park(False)
 
     def _unpark(self) -> None:
         if self._parked:

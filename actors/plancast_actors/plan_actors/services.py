@@ -21,9 +21,11 @@ from plancast.state_machine.machine import Machine
 from plancast.tasks.progress import DecisionReporter
 from plancast.turn.turn import TurnEnvironment
 from plancast_actors.dead_letters import DeadLetterWriter
+from plancast_actors.liveness.crash_record import Mark, Marks
 from plancast_actors.maintenance.machine_gc import is_recent
 from plancast_actors.plan_actors.event_decoder import EventDecoder
 from plancast_actors.plan_actors.parking import ParkingReasoner
+from plancast_actors.plan_actors.protocol import Inbound
 from plancast_actors.plan_actors.retries import Retries
 from plancast_actors.telemetry.samples import Samples
 from plancast_bus.clock import Clock
@@ -103,6 +105,8 @@ class HostServices:
         self.undecodable = DeadLetterWriter(bus, "undecodable", logger)
         self.retries = Retries()
         self.incarnation_id = uuid4().hex
+        self.marks: Marks | None = None
+        """Name the events for which code of the app runs; None where no process would read them."""
         self._epochs = itertools.count()
         self._machines: LRUCache[str, Machine] = LRUCache(MAX_MACHINES)
         self._stored_at: LRUCache[str, float] = LRUCache(MAX_MACHINES)
@@ -115,6 +119,11 @@ class HostServices:
         """Take over the counters of a host that this one replaces in its process."""
         for counter in _COUNTERS:
             setattr(self, counter, getattr(before, counter))
+
+    def mark(self, inbound: Inbound) -> Mark | None:
+        """Mark an event for which code of the app is about to run."""
+        marks = self.marks
+        return None if marks is None else marks.begin(inbound.stream, inbound.sequence, inbound.subject)
 
     def next_epoch(self) -> str:
         """A unique id for a commit, across all hosts."""
