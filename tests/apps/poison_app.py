@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import time
@@ -21,7 +22,27 @@ from plancast import (
     Worker,
 )
 
+BLOCK_SECONDS = 3.0
 planner = Planner("poisoned")
+
+
+def strike(how: str) -> None:
+    match how:
+        case "exit":
+            os._exit(7)
+        case "segfault":
+            ctypes.string_at(0)
+        case "memory":
+            os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does it
+        case "block":
+            time.sleep(10_000)
+        case "pause":
+            time.sleep(BLOCK_SECONDS)
+
+
+async def strike_in_task(how: str) -> None:
+    await asyncio.sleep(0)
+    strike(how)
 
 
 @planner.on_goal("poison.goal")
@@ -37,6 +58,28 @@ async def on_goal(goal: GoalContext, context: PlatformContext) -> None:
             await asyncio.Event().wait()
     plan = await PlanContext.create_from_goal(goal, {})
     await plan.finalize({"n": goal.data["n"]})
+
+
+@planner.on_goal("poison.typed")
+async def on_typed(goal: GoalContext, context: PlatformContext) -> None:
+    """Strikes as it is told to, and returns the process that has run it."""
+    how = goal.data.get("how", "")
+    match goal.data.get("by"):
+        case "task":
+            await asyncio.gather(strike_in_task(how), asyncio.sleep(0.01))
+        case "thread":
+            await asyncio.to_thread(strike, how)
+        case _:
+            strike(how)
+    plan = await PlanContext.create_from_goal(goal, {})
+    await plan.finalize({"pid": os.getpid()})
+
+
+@planner.on_goal("poison.bystander")
+async def on_bystander(goal: GoalContext, context: PlatformContext) -> None:
+    await asyncio.sleep(goal.data.get("seconds", 0.0))
+    plan = await PlanContext.create_from_goal(goal, {})
+    await plan.finalize({"pid": os.getpid()})
 
 
 planner.add_goal(

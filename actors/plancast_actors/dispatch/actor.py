@@ -40,7 +40,7 @@ class DispatcherProcess(Process):
         """Ids of the nodes that take actors, for the deployment's watch."""
         self.blueprint = await self._recorded()
         self.directory = RayDirectory(self.blueprint, settings)
-        self.dispatcher = Dispatcher(self.bus, self.directory, self.blueprint.options)
+        self.dispatcher = Dispatcher(self.bus, self.directory, self.blueprint.options, self.directory)
         self.dispatcher.samples = self.samples
         if not self.blueprint.options.stands_by:
             await self.dispatcher.start()

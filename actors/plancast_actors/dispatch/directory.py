@@ -12,7 +12,9 @@ import ray
 from plancast.settings import Settings
 from plancast_actors.dispatch.granted_host import GrantedHost, PoolClient
 from plancast_actors.dispatch.remote_host import RayHost
+from plancast_actors.hosting.actor import QUARANTINE, start_quarantine
 from plancast_actors.hosting.connection import HostConnections
+from plancast_actors.liveness.crash_record import CrashRecord, read_crash_record
 from plancast_actors.plan_actors.protocol import HostPort
 from plancast_actors.ray.process import Blueprint
 
@@ -24,6 +26,7 @@ class RayDirectory:
         self.names = blueprint.shared_hosts
         """Names of the shared hosts."""
         self._namespace = settings.ray.namespace
+        self._blueprint = blueprint
         self._connections = HostConnections() if settings.hosts.direct_lines else None
         self._hosts: WeakSet[RayHost] = WeakSet()
         self._pool = PoolClient(settings.ray.namespace)
@@ -39,6 +42,22 @@ class RayDirectory:
     def dedicated(self, plan: str, tenant: str, begun: bool) -> HostPort:
         """The host that the pool grants to a plan, when it has an event."""
         return GrantedHost(self._pool, plan, tenant, begun)
+
+    @property
+    def quarantine(self) -> HostPort:
+        """The host for suspects. It starts when it is called first, and stays."""
+        host = RayHost(
+            QUARANTINE, partial(start_quarantine, self._blueprint, QUARANTINE, self._namespace), self._connections
+        )
+        self._hosts.add(host)
+        return host
+
+    async def crash_record(self, host: HostPort, incarnation: str) -> CrashRecord | None:
+        """Read what a process has left on this machine, or have its successor read it on another one."""
+        record = read_crash_record(self._namespace, incarnation)
+        if record is None and isinstance(host, RayHost):
+            record = await host.crash_record(incarnation)
+        return record
 
     @property
     def line(self) -> Literal["direct", "ray"]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from plancast_actors.dispatch.inflight import InFlight, InFlightEvent, Kind
 from plancast_actors.dispatch.router import HostDirectory, Router, correlation_token
+from plancast_actors.dispatch.suspects import QuarantineDirectory, Suspects
 from plancast_actors.dispatcher_options import CONSUMER_PREFIX, DispatcherOptions, consumer_specs
 from plancast_actors.plan_actors.protocol import Inbound, Outcome
 from plancast_actors.telemetry.hot_keys import HotKeys
@@ -36,13 +37,17 @@ KEEP_ALIVE_ROUNDS = 10
 class Dispatcher:
     """Reads its shards, and keeps every event in flight until its plan's turn is committed.
 
-    ``bus`` is a connection used by this dispatcher only.
+    ``bus`` is a connection used by this dispatcher only. Without ``quarantine``, events that end hosts are tried in the
+    hosts of their plans.
     """
 
-    def __init__(self, bus: Bus, hosts: HostDirectory, options: DispatcherOptions) -> None:
+    def __init__(
+        self, bus: Bus, hosts: HostDirectory, options: DispatcherOptions, quarantine: QuarantineDirectory | None = None
+    ) -> None:
         self.bus = bus
         self.hosts = hosts
         self.options = options
+        self.quarantine = quarantine
         self.dispatched = self.acknowledged = self.retried = self.deferred = self.crashed = self.redelivered = 0
         self.samples: Samples | None = None
         """Receives measured latencies; None measures none."""
@@ -63,7 +68,9 @@ class Dispatcher:
 
     @cached_property
     def router(self) -> Router:
-        return Router(self.bus, self.hosts, self.options, self._settle, self._spawn)
+        apart, options = self.quarantine, self.options
+        suspects = Suspects(self.bus, apart, options, self._settle) if apart is not None else None
+        return Router(self.bus, self.hosts, options, self._settle, self._spawn, suspects)
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from plancast_actors.dispatch.quarantine import Quarantine
+from plancast_actors.dispatch.quarantine import Blame, Quarantine
 from plancast_actors.dispatcher_options import DispatcherOptions
 from plancast_actors.plan_actors.protocol import HostLost, HostPort, HostReleased, Inbound, Outcome, batch_delay
 from plancast_bus import fault_injection
 from plancast_bus.fault_injection import CrashPoint
+
+if TYPE_CHECKING:
+    from plancast_actors.dispatch.suspects import Suspects
 
 logger = logging.getLogger(__name__)
 ANSWER_STALLS, START_STALLS = 3, 10
@@ -40,6 +44,8 @@ class HostLink:
         options: The dispatcher's.
         settle: Called with the outcomes that the host reports.
         granted: Whether the host is granted to a plan for a time. Events that wait for it are parked.
+        suspects: Finds by the host's crash record which events have ended it, and takes those; None: each may have.
+        keeps_suspects: Whether suspects stay here, since this is the host for them.
     """
 
     def __init__(
@@ -49,6 +55,8 @@ class HostLink:
         settle: Callable[[list[Outcome]], None],
         *,
         granted: bool = False,
+        suspects: Suspects | None = None,
+        keeps_suspects: bool = False,
     ) -> None:
         self._dispatcher = options.name
         self._caller = f"{options.name}/{uuid4().hex}"
@@ -59,6 +67,8 @@ class HostLink:
         self._answer_seconds = ANSWER_STALLS * options.stall_seconds or None
         self._start_seconds = (START_STALLS * options.stall_seconds or None) if not granted else None
         self._granted = granted
+        self._suspects = suspects
+        self._keeps_suspects = keeps_suspects
         self._parking: asyncio.TimerHandle | None = None
         self._settle = settle
         self._queue: list[Inbound] = []
@@ -174,19 +184,30 @@ class HostLink:
         if self._parking is not None:
             self._parking.cancel()
             self._parking = None
+        restarted = self._incarnation not in ("", incarnation)
+        blame = await self._blame() if restarted else None
         in_flight = [*self._parked.values(), *self._in_flight.values()]
         self._in_flight.clear()
         self._parked.clear()
-        if self._incarnation in ("", incarnation):
+        if not restarted:
             again = self._quarantine.interrupted(in_flight)
         else:
-            again, fatal = self._quarantine.lost(in_flight, asyncio.get_running_loop().time())
+            again, fatal = self._quarantine.lost(in_flight, asyncio.get_running_loop().time(), blame)
+            if blame is not None and self._suspects is not None and not self._keeps_suspects:
+                for suspect, losses in self._quarantine.release():
+                    self._suspects.take(suspect, losses)
             if fatal:
                 self._settle([Outcome(inbound.token, "crashed", 0.0) for inbound in fatal])
         self._lost, self._incarnation = False, incarnation
         self._checked_at = asyncio.get_running_loop().time()
         self._queue = [*again, *self._queue]
         return True
+
+    async def _blame(self) -> Blame | None:
+        if self._suspects is None:
+            return None
+        in_flight = [*self._parked.values(), *self._in_flight.values()]
+        return await self._suspects.blame(self._host, self._incarnation, in_flight, on_trial=self._keeps_suspects)
 
     def _park(self) -> None:
         """Report the events that wait for a host as parked, so that they do not count as outstanding."""

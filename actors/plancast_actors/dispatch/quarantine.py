@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from plancast_actors.plan_actors.protocol import Inbound, Outcome
 
 SUSPECT = 2
 """Host losses after which an event that was in flight is dispatched alone."""
+SPARED = 4
+"""Host losses for which the record blames others or nothing, after which an event counts as if it were blamed: a crash
+outside of code of the app leaves no mark."""
 PHASE = 2.0
 """Seconds for which a series of trials holds back other events, and seconds between two series."""
 LONGEST_TRIAL = 64.0
 """Seconds after which a trial is adjourned at the latest: a turn may well take that long."""
 SLOT = 10.0
 """Seconds for which one of several dispatchers may try its suspects; hosts are shared, so the others wait."""
+
+
+class Blame(NamedTuple):
+    """The events that may have ended a host, by its crash record."""
+
+    cause: str
+    """How the process died."""
+    events: Mapping[int, bool]
+    """By token, whether it is a suspect at once; the others had begun, too, and are suspects the second time."""
+    names_nobody: bool
+    """No code of the app ran for any event, also of other dispatchers."""
 
 
 class Quarantine:
@@ -37,6 +52,8 @@ class Quarantine:
         self._index, self._count, self._wall = index, count, wall
         self.losses: dict[int, int] = {}
         """By token; empty unless the host was lost lately."""
+        self._spared: Counter[int] = Counter()
+        """Losses that are not counted, by token."""
         self.suspects: deque[Inbound] = deque()
         self.on_trial: Inbound | None = None
         self._alone = False
@@ -52,29 +69,54 @@ class Quarantine:
 
     # What happens to events.
 
-    def lost(self, in_flight: Iterable[Inbound], now: float) -> tuple[list[Inbound], list[Inbound]]:
-        """Note that the host's process was lost.
+    def lost(
+        self, in_flight: Iterable[Inbound], now: float, blame: Blame | None = None
+    ) -> tuple[list[Inbound], list[Inbound]]:
+        """Note that the host's process was lost; without ``blame`` each event may have done it.
 
         Returns the events to dispatch again, and those that crash hosts even when no code is run for them; suspects
         stay here.
         """
-        again, fatal = [], []
+        again: list[Inbound] = []
+        fatal: list[Inbound] = []
+        cause = "" if blame is None else blame.cause
         for inbound in in_flight:
             token = inbound.token
+            if blame is not None and self._spares(token, blame):
+                suspected = self.losses.get(token, 0) >= SUSPECT or self._is_tried(token)
+                (self.suspects if suspected else again).append(inbound)
+                continue
             losses = self.losses[token] = self.losses.get(token, 0) + 1
-            tried = self.on_trial is not None and token == self.on_trial.token
+            tried = self._is_tried(token)
             if inbound.crash_reason and tried:
                 fatal.append(inbound)
                 del self.losses[token]
-            elif losses < SUSPECT:
+            elif losses < SUSPECT and not (blame is not None and blame.events.get(token)):
                 again.append(inbound)
             elif not inbound.crash_reason and self._exceeds_limit(losses, tried):
-                self.suspects.append(inbound._replace(crash_reason=_crash_reason(losses, tried and self._alone)))
+                reason = _crash_reason(inbound, losses, tried and self._alone, cause)
+                self.suspects.append(inbound._replace(crash_reason=reason))
             else:
                 self.suspects.append(inbound)
         self.on_trial = None
         self._series_until, self._open_until = 0.0, now + PHASE
         return again, fatal
+
+    def _is_tried(self, token: int) -> bool:
+        return self.on_trial is not None and token == self.on_trial.token
+
+    def _spares(self, token: int, blame: Blame) -> bool:
+        """True if a loss does not count for an event; on trial it does, unless the record blames others."""
+        if token in blame.events or (blame.names_nobody and self._is_tried(token)):
+            return False
+        self._spared[token] += 1
+        return self._spared[token] < SPARED
+
+    def release(self) -> list[tuple[Inbound, int]]:
+        """Remove and return the suspects, and how many losses each of them has had."""
+        released = [(inbound, self.losses.pop(inbound.token, SUSPECT)) for inbound in self.suspects]
+        self.suspects.clear()
+        return released
 
     def interrupted(self, in_flight: Iterable[Inbound]) -> list[Inbound]:
         """Note that a call failed although the host lives; returns the events to dispatch again, without suspects."""
@@ -89,6 +131,7 @@ class Quarantine:
         for token, kind, _ in outcomes:
             if kind != "parked":
                 self.losses.pop(token, None)
+                self._spared.pop(token, None)
             if self.on_trial is not None and token == self.on_trial.token:
                 self.on_trial = None
 
@@ -141,9 +184,12 @@ class Quarantine:
         self._open_until = self._series_until + PHASE
 
 
-def _crash_reason(losses: int, alone: bool) -> str:
+def _crash_reason(inbound: Inbound, losses: int, alone: bool, cause: str) -> str:
     how = "the last time with no other event in flight" if alone else "each time before it was done"
+    died = f"; it ended by this: {cause}" if cause else ""
+    event_type = inbound.subject.split(".", 4)[-1]
     return (
-        f"the process of its plan host ended {losses} times while this event was in flight, {how}: look for what ends "
-        "the process, or blocks it for longer than PLANCAST_HOSTS__STALL_SECONDS"
+        f"the process of its plan host ended {losses} times while this event was in flight ({event_type}, event "
+        f"{inbound.message_id}), {how}{died}: look for what ends the process, or blocks it for longer than "
+        "PLANCAST_HOSTS__STALL_SECONDS"
     )

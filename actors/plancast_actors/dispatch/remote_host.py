@@ -12,6 +12,7 @@ import ray
 from ray.exceptions import RayError
 
 from plancast_actors.hosting.connection import HostConnection, HostConnections
+from plancast_actors.liveness.crash_record import CrashRecord
 from plancast_actors.plan_actors.protocol import HostLost, Inbound, Outcome
 from plancast_actors.ray.endpoint import FALLBACK_SECONDS
 from plancast_actors.rpc.client import Endpoint
@@ -63,6 +64,14 @@ class RayHost:
         actor, self._actor = self._actor, None
         if actor is not None:
             await asyncio.to_thread(ray.kill, actor, no_restart=False)
+
+    async def crash_record(self, incarnation: str) -> CrashRecord | None:
+        """Read the crash record of an earlier process of this host on its machine; None if there is none."""
+        with self._errors_as_lost():
+            actor = await self._actor_handle()
+            # A host of an earlier release, as an upgrade finds it, has no such method.
+            plain = await actor.crash_record.remote(incarnation) if hasattr(actor, "crash_record") else None
+        return None if plain is None else CrashRecord.of(plain)
 
     async def _connect(self, actor: Any, incarnation: str, connections: HostConnections) -> str:
         """Connect to this incarnation if possible; returns the incarnation at the other end."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cachetools import LRUCache
 
@@ -15,6 +15,9 @@ from plancast_actors.plan_actors.protocol import HostPort, Outcome
 from plancast_bus.errors import BusUnavailable, InvalidEnvelope, InvalidSubject
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.ports.bus import Bus, Delivery
+
+if TYPE_CHECKING:
+    from plancast_actors.dispatch.suspects import Suspects
 
 MAX_PLACEMENTS = 100_000
 """Plans whose placement is cached."""
@@ -46,7 +49,8 @@ class HostDirectory(Protocol):
 class Router:
     """Routes events to hosts: by the plan's slot among shared hosts, or to the plan's dedicated host.
 
-    ``settle`` is called with the outcomes that hosts report, ``spawn`` runs a coroutine in the background.
+    ``settle`` is called with the outcomes that hosts report, ``spawn`` runs a coroutine in the background. ``suspects``
+    has events that end hosts run in the quarantine host; None: they are tried where they are.
     """
 
     def __init__(
@@ -56,12 +60,14 @@ class Router:
         options: DispatcherOptions,
         settle: Callable[[list[Outcome]], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        suspects: Suspects | None = None,
     ) -> None:
         self._bus = bus
         self._hosts = hosts
         self._options = options
         self._settle = settle
         self._spawn = spawn
+        self._suspects = suspects
         self._shared = [self._link(host) for host in hosts.shared]
         self._by_slot = self._assigned()
         self._leaving: list[HostLink] = []
@@ -80,7 +86,8 @@ class Router:
 
     @property
     def links(self) -> list[HostLink]:
-        return [*self._shared, *self._leaving, *self._moved, *self._dedicated.values()]
+        apart = [] if self._suspects is None else self._suspects.links
+        return [*self._shared, *self._leaving, *self._moved, *self._dedicated.values(), *apart]
 
     @property
     def dedicated(self) -> int:
@@ -92,18 +99,21 @@ class Router:
         correlation = correlation_token(delivery.subject)
         if self._options.dedicated_goals and self._is_dedicated.get(correlation) is not False:
             return self._dedicated.get(correlation)
+        if self._suspects is not None and self._suspects.may_concern(delivery):
+            return None
         return self._shared_link(correlation)
 
     async def look_up(self, delivery: Delivery) -> HostLink:
         """The link to the host of an event's plan, after looking up the plan's placement."""
         correlation = correlation_token(delivery.subject)
-        dedicated = self._is_dedicated.get(correlation)
+        dedicated = self._is_dedicated.get(correlation) if self._options.dedicated_goals else False
         if dedicated is None:
             dedicated = await self._look_up_placement(delivery)
             if dedicated is not None:
                 self._is_dedicated[correlation] = dedicated
         if not dedicated:
-            return self._shared_link(correlation)
+            apart = None if self._suspects is None else await self._suspects.link_of(delivery)
+            return apart or self._shared_link(correlation)
         link = self._dedicated.get(correlation)
         if link is None:
             self._drop_idle_links()
@@ -207,7 +217,7 @@ class Router:
         return None if checkpoint is None else checkpoint.summary.goal_event in self._options.dedicated_goals
 
     def _link(self, host: HostPort) -> HostLink:
-        return HostLink(host, self._options, self._settle)
+        return HostLink(host, self._options, self._settle, suspects=self._suspects)
 
     def _drop_idle_links(self) -> None:
         if len(self._dedicated) < self._drop_at:
