@@ -27,6 +27,8 @@ SLOTS = 1024
 """Turns that can be marked at the same time. With more, the record says nothing."""
 KEPT_SECONDS = 3600.0
 """Seconds after the last mark of a dead process for which its file is kept."""
+MAX_STACKS = 10_000
+"""Characters of the stacks that are read."""
 FREE, BEGUN, PARKED = 0, 1, 2
 UNKNOWN, EXITED, BLOCKED, STALLED, OWN_END = range(5)
 _MAGIC = b"PCR1"
@@ -62,6 +64,8 @@ class CrashRecord:
     """The other turns whose code had begun."""
     parked: tuple[EventMark, ...] = ()
     """Those of them that were waiting for a model."""
+    stacks: str = ""
+    """Of its threads at a fatal signal."""
 
     @property
     def suspects(self) -> tuple[EventMark, ...]:
@@ -76,14 +80,14 @@ class CrashRecord:
 
     def plain(self) -> list[Any]:
         """Plain values, for :meth:`of`."""
-        return [self.cause, self.is_blocked, self.running, self.begun, self.parked]
+        return [self.cause, self.is_blocked, self.running, self.begun, self.parked, self.stacks]
 
     @classmethod
     def of(cls, plain: Sequence[Any]) -> Self:
         """Make a record of :meth:`plain`."""
-        cause, is_blocked, running, begun, parked = plain
+        cause, is_blocked, running, begun, parked, stacks = plain
         begun, parked = (tuple(EventMark(*each) for each in marks) for marks in (begun, parked))
-        return cls(cause, is_blocked, None if running is None else EventMark(*running), begun, parked)
+        return cls(cause, is_blocked, None if running is None else EventMark(*running), begun, parked, stacks)
 
 
 class Mark:
@@ -153,7 +157,8 @@ class Marks:
         self.path = _file_of(namespace, incarnation)
         _make_folder(self.path.parent)
         with open(self.path, "w+b", opener=private_files.opener) as file:
-            file.truncate(_FIRST + SLOTS * _SLOT.size)
+            # A write to a page that the disk has no room for would end the process.
+            os.posix_fallocate(file.fileno(), 0, _FIRST + SLOTS * _SLOT.size)
             self._map = mmap.mmap(file.fileno(), 0)
         self._pid = os.getpid()
         _HEADER.pack_into(self._map, 0, _MAGIC, self._pid, 0, UNKNOWN, 0, 0, oom_kills())
@@ -240,8 +245,9 @@ def read_crash_record(namespace: str, incarnation: str) -> CrashRecord | None:
         return CrashRecord("plancast ended it")
     _, step = marks.pop(running, (FREE, None))
     by_state = {state: tuple(mark for each, mark in marks.values() if each == state) for state in (BEGUN, PARKED)}
-    how = _cause_of(path, cause, code, ooms)
-    return CrashRecord(how, cause == BLOCKED, step, by_state[BEGUN], by_state[PARKED])
+    stacks = _stacks(path)
+    how = _cause_of(cause, code, ooms, stacks)
+    return CrashRecord(how, cause == BLOCKED, step, by_state[BEGUN], by_state[PARKED], stacks)
 
 
 def clear_crash_records(namespace: str) -> None:
@@ -254,14 +260,6 @@ def clear_crash_records(namespace: str) -> None:
                 file.unlink(missing_ok=True)
 
 
-def fatal_stacks(namespace: str, incarnation: str) -> str:
-    """The stacks that a process has written at a fatal signal; empty if it has not."""
-    try:
-        return _fatal_file(_file_of(namespace, incarnation)).read_text(errors="replace").strip()
-    except OSError:
-        return ""
-
-
 def oom_kills() -> int:
     """Count the processes of this machine that the kernel has killed for want of memory; 0 if it does not tell."""
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -271,18 +269,26 @@ def oom_kills() -> int:
     return 0
 
 
-def _cause_of(path: Path, cause: int, code: int, ooms: int) -> str:
+def _cause_of(cause: int, code: int, ooms: int, stacks: str) -> str:
     if cause == EXITED:
         return f"os._exit({code}) was called"
     if cause == BLOCKED:
         return "its event loop was blocked (PLANCAST_HOSTS__BLOCK_SECONDS)"
     if cause == STALLED:
         return "its event loop made no progress (PLANCAST_HOSTS__STALL_SECONDS)"
-    with contextlib.suppress(OSError, IndexError):
-        return _fatal_file(path).read_text(errors="replace").splitlines()[0].removeprefix("Fatal Python error: ")
+    if stacks:
+        return stacks.splitlines()[0].removeprefix("Fatal Python error: ")
     if oom_kills() > ooms:
         return "SIGKILL, most likely by the kernel for want of memory (OOM)"
     return "SIGKILL, or an end that cannot be noted"
+
+
+def _stacks(path: Path) -> str:
+    try:
+        with open(_fatal_file(path), errors="replace") as file:
+            return file.read(MAX_STACKS).strip()
+    except OSError:
+        return ""
 
 
 def _header(content: bytes) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 
@@ -115,13 +116,16 @@ class BlockWatch:
     def _watch(self, loop: threading.Thread) -> None:
         schedule = Path(f"/proc/self/task/{loop.native_id}/schedstat")
         tick = self._seconds / CHECKS
-        marks, step, blocked, waited = self._marks, 0, 0.0, 0.0
+        marks, step, blocked, waited, checked = self._marks, 0, 0.0, 0.0, 0.0
         while not self._stopped.wait(tick):
             if not marks.running or marks.steps != step:
                 step, blocked, waited = marks.steps, 0.0, _waited(schedule) if marks.running else 0.0
+                checked = time.monotonic()
                 continue
-            before, waited = waited, _waited(schedule)
-            blocked += max(0.0, tick - (waited - before))
+            last_checked, checked = checked, time.monotonic()
+            last_waited, waited = waited, _waited(schedule)
+            used = checked - last_checked - (waited - last_waited)
+            blocked += min(2 * tick, max(0.0, used))  # not all of the time in which the process was stopped
             frame = sys._current_frames().get(loop.ident or 0)
             if blocked >= self._seconds and not _imports(frame) and marks.steps == step:
                 self._end()

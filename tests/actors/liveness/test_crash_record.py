@@ -65,7 +65,7 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def record_of(tmp_path: Path, body: str) -> tuple[int, CrashRecord | None]:
     """The exit status and the record of a process that runs this."""
-    ended = subprocess.run([sys.executable, "-c", PROGRAM.replace("{body}", body)], timeout=120, check=False)
+    ended = subprocess.run([sys.executable, "-c", PROGRAM.replace("{body}", body)], timeout=280, check=False)
     (folder,) = tmp_path.glob("plancast-*/tests")
     (tmp_path / "all").mkdir(mode=0o700)
     folder.rename(tmp_path / "all" / "tests")
