@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 from plancast import (
@@ -22,27 +23,23 @@ from plancast import (
     Worker,
 )
 
-BLOCK_SECONDS = 3.0
 planner = Planner("poisoned")
 
 
-def strike(how: str) -> None:
+def strike(how: str, once: str) -> None:
     match how:
         case "exit":
             os._exit(7)
         case "segfault":
             ctypes.string_at(0)
-        case "memory":
-            os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does it
-        case "block":
+        case "block" if not Path(once).exists():
+            Path(once).write_text(str(os.getpid()))
             time.sleep(10_000)
-        case "pause":
-            time.sleep(BLOCK_SECONDS)
 
 
-async def strike_in_task(how: str) -> None:
+async def strike_in_task(how: str, once: str) -> None:
     await asyncio.sleep(0)
-    strike(how)
+    strike(how, once)
 
 
 @planner.on_goal("poison.goal")
@@ -62,22 +59,22 @@ async def on_goal(goal: GoalContext, context: PlatformContext) -> None:
 
 @planner.on_goal("poison.typed")
 async def on_typed(goal: GoalContext, context: PlatformContext) -> None:
-    """Strikes as it is told to, and returns the process that has run it."""
-    how = goal.data.get("how", "")
+    """Ends or blocks its process, in a task or thread of its own if it is told to; returns the one that has run it."""
+    how, once = goal.data["how"], goal.data.get("once", "")
     match goal.data.get("by"):
         case "task":
-            await asyncio.gather(strike_in_task(how), asyncio.sleep(0.01))
+            await asyncio.gather(strike_in_task(how, once), asyncio.sleep(0.01))
         case "thread":
-            await asyncio.to_thread(strike, how)
+            await asyncio.to_thread(strike, how, once)
         case _:
-            strike(how)
+            strike(how, once)
     plan = await PlanContext.create_from_goal(goal, {})
     await plan.finalize({"pid": os.getpid()})
 
 
 @planner.on_goal("poison.bystander")
 async def on_bystander(goal: GoalContext, context: PlatformContext) -> None:
-    await asyncio.sleep(goal.data.get("seconds", 0.0))
+    await asyncio.sleep(0.2)
     plan = await PlanContext.create_from_goal(goal, {})
     await plan.finalize({"pid": os.getpid()})
 

@@ -32,6 +32,8 @@ TYPE_SECONDS = 3600.0
 """Seconds for which an event counts against its type."""
 FOREIGN_SECONDS = 60.0
 """The same for an event of another dispatcher, whose acquittal is not reported here."""
+BLAME_SECONDS = 3.0
+"""Seconds in which the record has to be read; else all events in flight may have ended the host."""
 MAX_GOALS = 10_000
 """Plans whose goal is cached."""
 
@@ -194,20 +196,23 @@ class Suspects:
         ``on_trial``: it is the quarantine host, so that the blame is confirmed.
         """
         try:
-            record = await self._directory.crash_record(host, incarnation)
+            async with asyncio.timeout(BLAME_SECONDS):
+                record = await self._directory.crash_record(host, incarnation)
+                return None if record is None else await self._blame(record, in_flight, on_trial)
         except Exception as error:  # of Ray, which has many
             logger.info("a crash record cannot be read: %s", error)
             return None
-        if record is None:
-            return None
+
+    async def _blame(self, record: CrashRecord, in_flight: Iterable[Inbound], on_trial: bool) -> Blame:
         mine = {(inbound.stream, inbound.sequence): inbound.token for inbound in in_flight}
         suspects = record.suspects if len(record.suspects) <= MAX_SUSPECTS else ()
+        named = ", ".join(mark.subject for mark in suspects) or "none"
+        stacks = f"\n{record.stacks}" if record.stacks else ""
+        logger.warning("a plan host has ended: %s; suspected events: %s%s", record.cause, named, stacks)
         for mark in suspects:
             is_mine = mark[:2] in mine
             await self._charge(mark, is_mine, confirmed=on_trial or (record.is_blocked and mark == record.running))
         tokens = {mine[mark[:2]]: mark in suspects for mark in record.marks if mark[:2] in mine}
-        named = ", ".join(mark.subject for mark in suspects) or "none"
-        logger.warning("a plan host has ended: %s; suspected events: %s", record.cause, named)
         return Blame(record.cause, tokens, names_nobody=not record.marks)
 
     async def _charge(self, mark: EventMark, is_mine: bool, *, confirmed: bool) -> None:
