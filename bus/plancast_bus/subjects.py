@@ -414,6 +414,24 @@ class Subjects:
         """A message that could not be processed."""
         return f"{self.store}.deadletters.{writer}.{reason}"
 
+    def schedule(self, tenant: str, name: str) -> str:
+        """A schedule of a tenant."""
+        return f"{self.store}.schedules.{encode_token(tenant) if tenant else _NO_TENANT}.{encode_token(name)}"
+
+    @property
+    def schedules(self) -> str:
+        """Filter for all schedules."""
+        return f"{self.store}.schedules.*.*"
+
+    def parse_schedule(self, subject: str) -> tuple[str, str]:
+        """Return tenant and name from a subject of :meth:`schedule`.
+
+        Raises:
+            InvalidSubject: they cannot be decoded.
+        """
+        tenant, name = subject.split(".")[2:4]
+        return "" if tenant == _NO_TENANT else decode_token(tenant), decode_token(name)
+
     def registry(self, kind: str, key: str) -> str:
         return f"{self._registrations(kind)}.{encode_token(key)}"
 

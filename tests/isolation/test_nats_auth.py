@@ -462,7 +462,7 @@ async def test_a_prefix_for_each_tenant_in_one_account_keeps_apart_those_that_do
         upper = name.upper()
         streams = [f"{upper}_{kind}" for kind in
                    ("RESULTS", "REQUESTS", "FACTS", "TIMERS", "RESPONSES", "CHECKPOINTS", "HISTORY", "META",
-                    "REGISTRY", "DEADLETTERS", "VALUES", "KEYS", "PROGRESS")]  # fmt: skip
+                    "REGISTRY", "SCHEDULES", "DEADLETTERS", "VALUES", "KEYS", "PROGRESS")]  # fmt: skip
         calls = [f"$JS.API.STREAM.{call}.{stream}" for call in ("INFO", "CREATE", "UPDATE") for stream in streams]
         calls += [
             f"$JS.API.CONSUMER.{call}.{stream}.>" for call in ("CREATE", "MSG.NEXT", "DELETE") for stream in streams

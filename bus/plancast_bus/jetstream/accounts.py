@@ -39,7 +39,7 @@ class Role(StrEnum):
     OBSERVER = "observer"
     """Reads plans, history, dead letters and registrations, and receives every event."""
     OPERATOR = "operator"
-    """Client and observer."""
+    """Client and observer; also creates and changes schedules."""
     BACKUP = "backup"
     """Copies all streams, and receives every event, timer and response meanwhile."""
 
@@ -122,7 +122,7 @@ def access_of(login: Login, subjects: Subjects) -> Access:
         case Role.OBSERVER:
             return _observer(subjects)
         case Role.OPERATOR:
-            return _client(login, subjects) | _observer(subjects)
+            return _client(login, subjects) | _observer(subjects) | Access(publishes=(subjects.schedules,))
         case Role.BACKUP:
             return _backup(subjects)
         case Role.RUNTIME:
@@ -184,8 +184,9 @@ def _observer(subjects: Subjects) -> Access:
         subjects.value_reads,
         f"{_get(names.meta)}.{subjects.store}.aliases.*",
         f"{_get(names.meta)}.{subjects.machine('*')}",
+        f"{_get(names.schedules)}.{subjects.schedules}",
     )
-    read = (names.checkpoints, names.history, names.dead_letters, names.registry, names.progress)
+    read = (names.checkpoints, names.history, names.dead_letters, names.registry, names.schedules, names.progress)
     return Access(publishes=single, reads=tuple(map(_get, read)), receives=(_all_events(subjects), every_plan))
 
 

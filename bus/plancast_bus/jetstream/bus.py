@@ -35,6 +35,7 @@ from plancast_bus.jetstream.stores.dead_letters import JetStreamDeadLetters
 from plancast_bus.jetstream.stores.key_store import KeyStore
 from plancast_bus.jetstream.stores.progress import JetStreamProgress
 from plancast_bus.jetstream.stores.registry import JetStreamRegistry
+from plancast_bus.jetstream.stores.schedules import JetStreamSchedules
 from plancast_bus.jetstream.stores.seals import JetStreamSeals
 from plancast_bus.jetstream.stores.store import StreamAccess
 from plancast_bus.jetstream.stores.values import JetStreamValues
@@ -131,7 +132,7 @@ class JetStreamBus:
         writer: Writer = "login" if restricted else "runtime"
         self.dead_letters, self.values = JetStreamDeadLetters(access, writer), JetStreamValues(access, writer)
         self.checkpoints = JetStreamCheckpoints(access, self._keys, self.dead_letters, self.values)
-        self.registry = JetStreamRegistry(access)
+        self.registry, self.schedules = JetStreamRegistry(access), JetStreamSchedules(access)
         self.trees, self.sessions = Trees(self.registry), Sessions(self.registry)
         self.seals = JetStreamSeals(self._keys)
         self.progress = JetStreamProgress(access, connection)

@@ -12,6 +12,7 @@ from plancast_bus.memory.checkpoints import PlanTable
 from plancast_bus.memory.dead_letters import DeadLetterTable
 from plancast_bus.memory.progress import ProgressTable
 from plancast_bus.memory.registry import RegistrationTable
+from plancast_bus.memory.schedules import ScheduleTable
 from plancast_bus.memory.streams import MemoryStream, StoredMessage, TimerStream
 from plancast_bus.memory.subscriptions import Notices
 from plancast_bus.memory.values import ValueTable
@@ -73,6 +74,7 @@ class MemoryWorld:
         )
         self.registrations: RegistrationTable = RegistrationTable(self.clock)
         self.progress: ProgressTable = ProgressTable(self.clock)
+        self.schedules: ScheduleTable = ScheduleTable(self.clock)
         self._responses: OrderedDict[str, float] = OrderedDict()
 
     def carry_out(self, effect: Effect) -> int:

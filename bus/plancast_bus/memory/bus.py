@@ -19,6 +19,7 @@ from plancast_bus.memory.dead_letters import MemoryDeadLetters
 from plancast_bus.memory.faults import FaultPlan, Point
 from plancast_bus.memory.progress import MemoryProgress
 from plancast_bus.memory.registry import MemoryRegistry
+from plancast_bus.memory.schedules import MemorySchedules
 from plancast_bus.memory.seals import MemorySeals
 from plancast_bus.memory.streams import MemoryStream
 from plancast_bus.memory.subscriptions import MemorySubscription
@@ -38,6 +39,7 @@ from plancast_bus.ports.effects import (
 )
 from plancast_bus.ports.progress import ProgressNotes
 from plancast_bus.ports.registry import Registry
+from plancast_bus.ports.schedules import ScheduleStore
 from plancast_bus.ports.seals import Seals
 from plancast_bus.ports.sessions import KIND, Sessions
 from plancast_bus.ports.trees import Trees
@@ -75,6 +77,7 @@ class MemoryBus:
         self.checkpoints: CheckpointStore = self._plans
         self.dead_letters: DeadLetters = MemoryDeadLetters(self)
         self.registry: Registry = MemoryRegistry(self)
+        self.schedules: ScheduleStore = MemorySchedules(self)
         self.trees: Trees = Trees(self.registry)
         self.sessions: Sessions = Sessions(self.registry)
         self.seals: Seals = MemorySeals()

@@ -18,6 +18,7 @@ from plancast_bus.ports.checkpoints import CheckpointStore
 from plancast_bus.ports.effects import Effect
 from plancast_bus.ports.progress import ProgressNotes
 from plancast_bus.ports.registry import Registry
+from plancast_bus.ports.schedules import ScheduleStore
 from plancast_bus.ports.seals import Seals
 from plancast_bus.ports.sessions import Sessions
 from plancast_bus.ports.trees import Trees
@@ -227,6 +228,9 @@ class Bus(Protocol):
 
     @property
     def registry(self) -> Registry: ...
+
+    @property
+    def schedules(self) -> ScheduleStore: ...
 
     @property
     def trees(self) -> Trees: ...

@@ -45,6 +45,7 @@ from plancast_bus.ports.effects import (
     Withdraw,
 )
 from plancast_bus.ports.progress import KEPT_NOTES, ProgressNote
+from plancast_bus.ports.schedules import ScheduleKey, StoredSchedule
 from plancast_bus.ports.sessions import SessionBounds, session_name
 from plancast_bus.ports.trees import tree_name
 from plancast_bus.ports.values import FRAME_BYTES
@@ -1854,3 +1855,53 @@ async def test_old_notes_of_a_plan_make_place_for_new_ones(world: World) -> None
     last = b"%d" % (KEPT_NOTES + 9)
     notes = await kept(bus, lambda found: bool(found) and found[-1].payload == last)
     assert [note.payload for note in notes] == [b"%d" % number for number in range(10, KEPT_NOTES + 10)]
+
+
+async def test_a_schedule_is_replaced_by_its_version_only(world: World, bus: Bus) -> None:
+    key, other = ScheduleKey("", "every.day"), ScheduleKey("ac.me", "every.day")
+    assert await bus.schedules.read(key) == StoredSchedule(key, b"", 0)
+    first = await bus.schedules.replace(key, b"1", 0)
+    for stale in (0, first + 7):
+        with pytest.raises(CommitConflict):
+            await bus.schedules.replace(key, b"2", stale)
+    second = await bus.schedules.replace(key, b"2", first)
+    of_other = await bus.schedules.replace(other, b"other", 0)
+    reader = await world.connect()
+    assert await reader.schedules.read(key) == StoredSchedule(key, b"2", second)
+    stored = [StoredSchedule(key, b"2", second), StoredSchedule(other, b"other", of_other)]
+    assert await reader.schedules.list() == stored
+
+
+async def test_a_deleted_schedule_may_be_made_again(world: World, bus: Bus) -> None:
+    key = ScheduleKey("", "s")
+    version = await bus.schedules.replace(key, b"1", 0)
+    await bus.schedules.delete(key)
+    deleted = await bus.schedules.read(key)
+    assert deleted.value == b""
+    assert await bus.schedules.list() == []
+    with pytest.raises(CommitConflict):
+        await bus.schedules.replace(key, b"2", version)
+    await bus.schedules.replace(key, b"2", deleted.version)
+    await bus.schedules.delete(ScheduleKey("", "nothing"))
+    assert [each.value for each in await (await world.connect()).schedules.list()] == [b"2"]
+
+
+async def test_a_schedule_that_ends_expires(bus: Bus) -> None:
+    key = ScheduleKey("", "once")
+    await bus.schedules.replace(key, b"1", 0, ttl=1.0)
+    async with asyncio.timeout(PATIENCE):
+        while (await bus.schedules.read(key)).value:
+            await asyncio.sleep(0.05)
+    assert await bus.schedules.list() == []
+
+
+async def test_schedules_are_followed_from_their_newest_versions(world: World, bus: Bus) -> None:
+    writer, keys = await world.connect(), [ScheduleKey("t", f"s{number}") for number in range(5)]
+    versions = {key: await writer.schedules.replace(key, b"1", 0) for key in keys}
+    versions[keys[0]] = await writer.schedules.replace(keys[0], b"2", versions[keys[0]])
+    async with aclosing(bus.schedules.watch()) as watching, asyncio.timeout(PATIENCE):
+        seen = {(each.key, each.value) for each in [await anext(watching) for _ in keys]}
+        assert seen == {(keys[0], b"2"), *((key, b"1") for key in keys[1:])}
+        await writer.schedules.replace(keys[1], b"3", versions[keys[1]])
+        await writer.schedules.delete(keys[2])
+        assert [(await anext(watching))[:2] for _ in range(2)] == [(keys[1], b"3"), (keys[2], b"")]

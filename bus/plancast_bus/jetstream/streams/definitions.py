@@ -39,6 +39,7 @@ class StreamNames:
     values: str
     meta: str
     registry: str
+    schedules: str
     dead_letters: str
     progress: str
     keys: str
@@ -177,6 +178,7 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
             "subjects": [f"{store}.registrations.*.*"],
             "allow_msg_ttl": True,
         },
+        {**newest, "name": names.schedules, "subjects": [subjects.schedules], "allow_msg_ttl": True},
         {
             **retained(names.dead_letters, settings.dead_letters_max_age, DEAD_LETTER_WINDOW),
             "subjects": [f"{store}.deadletters.*.*"],
