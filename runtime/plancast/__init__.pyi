@@ -7,6 +7,8 @@ from plancast.agents.registry import Toolkit as Toolkit
 from plancast.app import App as App
 from plancast.client.client import Client as Client
 from plancast.client.handle import PlanHandle as PlanHandle
+from plancast.client.schedules import ScheduleRun as ScheduleRun
+from plancast.client.schedules import ScheduleSummary as ScheduleSummary
 from plancast.client.signals import SignalOutcome as SignalOutcome
 from plancast.context import GoalContext as GoalContext
 from plancast.context import PlatformContext as PlatformContext
@@ -28,6 +30,7 @@ from plancast.errors import InvalidCondition as InvalidCondition
 from plancast.errors import InvalidDecision as InvalidDecision
 from plancast.errors import InvalidGoal as InvalidGoal
 from plancast.errors import InvalidPlannerConfig as InvalidPlannerConfig
+from plancast.errors import InvalidSchedule as InvalidSchedule
 from plancast.errors import InvalidStateMachine as InvalidStateMachine
 from plancast.errors import ModelUnavailable as ModelUnavailable
 from plancast.errors import NotAwaited as NotAwaited
@@ -38,6 +41,8 @@ from plancast.errors import PlanFinished as PlanFinished
 from plancast.errors import PlanNotFound as PlanNotFound
 from plancast.errors import ReasonerUnavailable as ReasonerUnavailable
 from plancast.errors import RetryableError as RetryableError
+from plancast.errors import ScheduleExists as ScheduleExists
+from plancast.errors import ScheduleNotFound as ScheduleNotFound
 from plancast.errors import TaskError as TaskError
 from plancast.errors import TerminalError as TerminalError
 from plancast.errors import UnknownGoal as UnknownGoal

@@ -9,6 +9,9 @@ PlancastError                  root of every error that plancast raises (it live
 ├── InterpolationError         a placeholder has no value
 ├── UnknownGoal                no planner has this goal
 ├── GoalConflict               a correlation id belongs to a plan of another goal, or of other data
+├── InvalidSchedule            the definition of a schedule is invalid; lists every fault
+├── ScheduleNotFound           no schedule has this name
+├── ScheduleExists             another schedule has this name
 ├── PlanNotFound               no plan has this id
 ├── PlanFinished               a finished plan cannot move
 ├── NotAwaited                 a plan waits for no answer of people, or would not hear a no
@@ -75,6 +78,27 @@ class InterpolationError(PlancastError):
 
 class UnknownGoal(PlancastError, LookupError):
     """Raised when no planner has a goal that arrives or is submitted."""
+
+
+class InvalidSchedule(PlancastError, ValueError):
+    """Raised when the definition of a schedule is invalid, or what is asked of it; `faults` lists every fault."""
+
+    def __init__(self, name: str, faults: Iterable[str]) -> None:
+        self.name = name
+        self.faults: list[str] = list(faults)
+        super().__init__(name, self.faults)
+
+    def __str__(self) -> str:
+        about = f"schedule {self.name!r} is invalid: " if self.name else ""
+        return about + "; ".join(self.faults)
+
+
+class ScheduleNotFound(PlancastError, LookupError):
+    """Raised when no schedule has this name, or it belongs to another tenant."""
+
+
+class ScheduleExists(PlancastError, ValueError):
+    """Raised when a schedule of this name exists already, and is not to be replaced."""
 
 
 class PlanNotFound(PlancastError, LookupError):

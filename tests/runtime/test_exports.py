@@ -13,10 +13,12 @@ PLANCAST = """
 AgentDefinition AgentRegistry App BudgetExhausted BusError BusUnavailable ChoreographyPlanner Client CommitConflict
 ConditionFailed DeterministicStepError Effect Email EventDefinition EventEnvelope EventTopic ForeignPlan GoalConflict
 GoalContext IdempotencyConflict IdentityRequired IllegalTaskMove InterpolationError InvalidAnswer InvalidApp
-InvalidCondition InvalidDecision InvalidEnvelope InvalidGoal InvalidPlannerConfig InvalidStateMachine InvalidSubject
+InvalidCondition InvalidDecision InvalidEnvelope InvalidGoal InvalidPlannerConfig InvalidSchedule InvalidStateMachine
+InvalidSubject
 ModelUnavailable NotAwaited Outcome PayloadTooLarge PlanCancelled PlanContext PlanFailed PlanFinished PlanHandle
 PlanNotFound PlanStatus PlancastError Planner PlatformContext PublishRefused ReasonerUnavailable RetryPolicy
-RetryableError Settings SignalOutcome Slack StateAction StateConfig StateMachine StateTransition TaskContext TaskError
+RetryableError ScheduleExists ScheduleNotFound ScheduleRun ScheduleSummary Settings
+SignalOutcome Slack StateAction StateConfig StateMachine StateTransition TaskContext TaskError
 TerminalError Toolkit TransitionContext UnknownGoal UnknownTask UnsupportedServer Webhook Worker validate_state_machine
 """
 PLANNERS = """

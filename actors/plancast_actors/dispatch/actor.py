@@ -10,6 +10,7 @@ from typing import Any
 from plancast_actors.dispatch.directory import RayDirectory
 from plancast_actors.dispatch.dispatcher import Dispatcher
 from plancast_actors.dispatcher_options import delete_other_consumers
+from plancast_actors.maintenance.scheduler import Scheduler
 from plancast_actors.maintenance.stalled_plans import Sweeper
 from plancast_actors.ray import placement
 from plancast_actors.ray.process import Blueprint, Process, open_bus, starter
@@ -30,6 +31,7 @@ class DispatcherProcess(Process):
     directory: RayDirectory
     dispatcher: Dispatcher
     sweeper: Sweeper
+    scheduler: Scheduler
 
     async def _start(self) -> None:
         settings = self.blueprint.settings
@@ -48,13 +50,21 @@ class DispatcherProcess(Process):
         self.sweeper = Sweeper(self.bus, settings.plans)
         if self.blueprint.options.index == 0:
             self.sweeper.start()
+        self.scheduler = Scheduler(self.bus)
+        self.scheduler.samples = self.samples
+        await self._share_schedules()
+
+    async def _share_schedules(self) -> None:
+        options = self.blueprint.options
+        await self.scheduler.share(options.index, options.count)
 
     def _load(self) -> dict[str, Any]:
         in_flight = self.dispatcher.in_flight
         return {"backlog": in_flight.waiting + in_flight.outstanding, "nodes": self._nodes}
 
     def _own_readings(self) -> Iterable[Reading]:
-        return collectors.of_dispatcher(self.dispatcher)
+        yield from collectors.of_dispatcher(self.dispatcher)
+        yield from collectors.of_scheduler(self.scheduler)
 
     async def _readings(self) -> AsyncIterator[Reading]:
         async for reading in super()._readings():
@@ -95,6 +105,7 @@ class DispatcherProcess(Process):
                 await self.dispatcher.drain(SHARE_SECONDS, parked=False)
                 await delete_other_consumers(self.bus, self.blueprint.options)
                 await self.dispatcher.share(self.blueprint.options)
+                await self._share_schedules()
                 self._paused = False
             elif before.shared_hosts != self.blueprint.shared_hosts:
                 self.dispatcher.router.reroute()
@@ -128,6 +139,7 @@ class DispatcherProcess(Process):
         await self.ready()
         self._following.cancel()
         await self.sweeper.stop()
+        await self.scheduler.stop()
         drained = await self.dispatcher.drain(timeout)
         await self.heartbeat.leave()
         await self._report_now()

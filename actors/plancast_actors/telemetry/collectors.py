@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from plancast_actors.dispatch.dispatcher import Dispatcher
     from plancast_actors.hosting.plan_host import PlanHost
     from plancast_actors.hosting.plan_pool import PlanPool
+    from plancast_actors.maintenance.scheduler import Scheduler
     from plancast_actors.maintenance.stalled_plans import Sweeper
     from plancast_actors.reasoning.pool import ReasonerPool
     from plancast_actors.workers.runner import TaskRunner
@@ -73,6 +74,13 @@ def of_sweeper(sweeper: Sweeper) -> Iterator[Reading]:
         yield Reading(metrics.PEOPLE_PLANS, backlog.plans, (kind,))
         age = max(0.0, sweeper.now() - backlog.oldest) if backlog.plans else 0.0
         yield Reading(metrics.PEOPLE_OLDEST, age, (kind,))
+
+
+def of_scheduler(scheduler: Scheduler) -> Iterator[Reading]:
+    yield Reading(metrics.SCHEDULES, scheduler.known)
+    yield Reading(metrics.SCHEDULES_OVERDUE, scheduler.overdue())
+    for state, count in scheduler.firings.items():
+        yield Reading(metrics.FIRINGS, count, (state,))
 
 
 def of_streams(streams: Mapping[str, Mapping[str, Any]], volume_bytes: int = -1) -> Iterator[Reading]:

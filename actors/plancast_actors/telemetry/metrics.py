@@ -107,6 +107,15 @@ STAGE = _histogram(
     "stage",
 )  # fmt: skip
 
+# Schedules.
+
+SCHEDULES = _gauge("schedules", "Schedules; each dispatcher follows all of them.")
+SCHEDULES_OVERDUE = _gauge("schedules_overdue_seconds", "Time since the schedule that is due first was due.")
+FIRINGS = _counter(
+    "firings", "Decided firings of schedules, by state: due, queued, skipped, missed, each once.", "state"
+)
+FIRING_LATENESS = _histogram("firing_lateness", "Time from when a firing was due until its goal was sent.")
+
 # Streams and plans at rest; reported by the first dispatcher.
 
 CONSUMER_PENDING = _gauge("consumer_pending", "Messages that a durable consumer has not read yet.", "consumer")

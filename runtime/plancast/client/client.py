@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from plancast.agents.definitions import EventDefinition
     from plancast.agents.registry import AgentRegistry
     from plancast.app import App
+    from plancast.client.schedules import Schedules
     from plancast.plan_store.listed_status import ListedStatuses
     from plancast.telemetry.tracing import Tracing
 
@@ -85,6 +86,7 @@ class Client:
         self.closed: bool = False
         self._owns_bus = False
         self._goals = DeployedGoals(bus.registry)
+        self._schedules: Schedules | None = None
 
     @classmethod
     def connect(
@@ -235,6 +237,20 @@ class Client:
             with suppress(AccessDenied):
                 await PlanHandle(self.results, self._publish, pending, self._human_events).status()
         return [pending.key for pending in found]
+
+    @property
+    def schedules(self) -> Schedules:
+        """Creates, changes and lists schedules, which submit goals at times."""
+        if self._schedules is None:
+            from plancast.client.schedules import Schedules  # programs that only submit need none
+
+            self._schedules = Schedules(self.bus, self._clock, self._tenant_of, self._goals.require, self._scheduled)
+        return self._schedules
+
+    def _scheduled(self, plan_id: str, tenant_id: str) -> PlanHandle:
+        """Make a handle for a plan whose goal a dispatcher is going to send."""
+        pending = self.results.pending(plan_id, tenant_id=tenant_id)
+        return PlanHandle(self.results, self._publish, pending, self._human_events, submitted=True)
 
     async def _publish(self, event: EventEnvelope) -> None:
         """Publish an event, in a span when tracing is on."""

@@ -14,14 +14,20 @@ from plancast.settings import Settings
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.liveness.registration import register_app
+from plancast_actors.maintenance.scheduler import Scheduler
 from plancast_actors.maintenance.stalled_plans import Sweeper
 from plancast_actors.plan_actors.protocol import HostLost, HostPort, Inbound, Outcome
 from plancast_actors.workers.runner import TaskRunner
 from plancast_bus.clock import Clock, ManualClock, SystemClock
 from plancast_bus.memory import MemoryBus, MemoryWorld
+from plancast_bus.topics import Source
 
 if TYPE_CHECKING:
     from plancast.telemetry.tracing import Tracing
+
+QUEUES: tuple[Source, ...] = ("requests", "results")
+SETTLE_ROUNDS = 500
+"""Turns of the event loop for which :meth:`PlancastTest.advance` waits until the queues are empty."""
 
 
 class LocalHost:
@@ -122,6 +128,8 @@ class PlancastTest:
         self._dispatcher: Dispatcher | None = None
         self.sweeper: Sweeper
         """Finds stalled plans; runs beside the dispatcher."""
+        self.scheduler: Scheduler
+        """Makes the firings of schedules; runs beside the dispatcher."""
 
     async def __aenter__(self) -> Self:
         await self.bus.ensure_streams()
@@ -148,14 +156,29 @@ class PlancastTest:
         return await self.client.submit(event_type, data or {}, **options)
 
     async def advance(self, seconds: float) -> None:
-        """Advance the clock.
+        """Advance the clock, with a stop at each firing of a schedule until its plan waits or ends.
 
         Raises:
             TypeError: the environment uses the system clock.
         """
         if not isinstance(self.clock, ManualClock):
             raise TypeError("PlancastTest needs a ManualClock to advance it")
-        await self.clock.advance(seconds)
+        target = self.clock.time() + seconds
+        reached = None
+        while self._dispatcher is not None and (due := self.scheduler.next_due) is not None and due <= target:
+            if due == reached and not self.scheduler.is_busy:
+                break  # it waits for something else than the time
+            reached = due
+            await self.clock.advance(max(0.0, due - self.clock.time()))
+            await self._settle()
+        await self.clock.advance(target - self.clock.time())
+
+    async def _settle(self) -> None:
+        """Let plans and workers do what they have, a little while at most: some wait for the clock."""
+        for _ in range(SETTLE_ROUNDS):
+            if not any(self.world.streams[queue].messages for queue in QUEUES):
+                return
+            await asyncio.sleep(0)
 
     async def crash_host(self, index: int = 0) -> None:
         """Crash a plan host; everything in its memory is lost."""
@@ -184,12 +207,15 @@ class PlancastTest:
         await self._dispatcher.start()
         self.sweeper = Sweeper(self._dispatcher.bus, self.settings.plans, clock=self.clock)
         self.sweeper.start()
+        self.scheduler = Scheduler(self._dispatcher.bus, clock=self.clock)
+        self.scheduler.start()
 
     async def stop_dispatcher(self) -> None:
         """Stop the dispatcher at once; events in flight are redelivered after their ``ack_wait``."""
         dispatcher, self._dispatcher = self._dispatcher, None
         if dispatcher is not None:
             await self.sweeper.stop()
+            await self.scheduler.stop()
             await dispatcher.stop()
 
     async def _start_worker(self) -> None:
