@@ -20,7 +20,8 @@ HEAD = """\
 Each route of the console's [HTTP API](../http-api.md), with what it takes and returns. Types are those of JSON; a
 *time* is ISO 8601 with a zone, such as `2026-01-31T08:00:00Z`, and responses give it in UTC. Bodies are JSON objects
 (`Content-Type: application/json`); an unknown field is refused. Examples take the token from `TOKEN`, the ids of a
-plan, of a task and of a dead letter from `PLAN`, `TASK` and `LETTER`, and the SHA-256 of large data from `VALUE`.
+plan, of a task and of a dead letter from `PLAN`, `TASK` and `LETTER`, the name of a schedule from `SCHEDULE`, and the
+SHA-256 of large data from `VALUE`.
 
 ## Errors
 
@@ -30,7 +31,7 @@ own; any route may answer 403, 413, 500 and 503.
 | status | meaning |
 |---|---|
 """
-PLACES = {"plan_id": "$PLAN", "number": "$LETTER", "task": "$TASK", "sha256": "$VALUE"}
+PLACES = {"plan_id": "$PLAN", "number": "$LETTER", "task": "$TASK", "name": "$SCHEDULE", "sha256": "$VALUE"}
 _LIMITS = {
     "minLength": "at least {} characters",
     "maxLength": "at most {} characters",

@@ -14,10 +14,13 @@ from plancast.errors import (
     GoalConflict,
     InvalidAnswer,
     InvalidGoal,
+    InvalidSchedule,
     PlanCancelled,
     PlancastError,
     PlanFailed,
     PlanNotFound,
+    ScheduleExists,
+    ScheduleNotFound,
 )
 from plancast.terminal import logging as logs
 from plancast_bus.errors import (
@@ -46,6 +49,8 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (NatsServerError, NO_CONNECTION),
     (ConnectionError, NO_CONNECTION),
     (InvalidGoal, USAGE),
+    (InvalidSchedule, USAGE),
+    (ScheduleExists, USAGE),
     (GoalConflict, USAGE),
     (InvalidAnswer, USAGE),
     (InvalidSubject, USAGE),
@@ -55,6 +60,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
 )
 _HINTS: tuple[tuple[type[BaseException], str], ...] = (
     (PlanNotFound, "`plancast plans list` shows all plans."),
+    (ScheduleNotFound, "`plancast schedules list` shows all schedules."),
     (DeadLetterNotFound, "`plancast deadletters list` shows all dead letters."),
     (UnsupportedServer, ""),
     (NatsServerError, ""),

@@ -48,6 +48,7 @@ class RootCommands(CommandTable):
         "plans": ("Plans", "plancast.cli.plans.commands:plans"),
         "approvals": ("Plans", "plancast.cli.plans.approvals:approvals"),
         "effects": ("Plans", "plancast.cli.plans.effects:effects"),
+        "schedules": ("Plans", "plancast.cli.plans.schedules:schedules"),
         "bridge": ("Apps", "plancast.cli.run.bridge:bridge"),
         "deadletters": ("Operations", "plancast.cli.diagnose.dead_letters:deadletters"),
     }

@@ -28,6 +28,7 @@ from plancast.console.routes import (
     plan_actions,
     plans,
     replay,
+    schedules,
     usage,
 )
 from plancast.console.routes.plan_details import PlanDetails
@@ -62,6 +63,7 @@ _MODULES = (
     approvals,
     effects,
     dead_letters,
+    schedules,
     deployment,
     usage,
     audit,
@@ -157,7 +159,7 @@ def _refusals(path: str, method: str, operation: dict[str, Any]) -> Iterator[int
         yield 401
     if "{" in path:
         yield 404
-    if method == "post" and "/plans" in path:
+    if method == "post" and ("/plans" in path or path.endswith("/schedules")):
         yield 409
     if names or "requestBody" in operation:
         yield 422

@@ -121,6 +121,13 @@ class Api:
         [effect] = (await self.get(f"/plans/{plan}/effects"))["items"]
         return plan, str(effect["task"])
 
+    async def schedule(self, **fields: Any) -> str:
+        """A schedule that does not fire by itself during a test."""
+        name = f"s{uuid4().hex}"
+        definition = {"name": name, "event_type": "order.goal", "data": {"item": "lamp"}, "every": 86_400}
+        await self.post("/schedules", definition | fields, 201)
+        return name
+
     async def transferred(self, invoice: str, **fields: Any) -> str:
         """A plan with a done effect that goes on."""
         plan = await self.submit("transfer.goal", {"invoice": invoice}, **fields)

@@ -50,7 +50,9 @@ def cases(operation: Any) -> st.SearchStrategy[Any]:
     return asked | operation.as_strategy(generation_mode=GenerationMode.NEGATIVE)
 
 
-def fuzz(operation: Any, plans: list[str], content: str, task: str, headers: dict[str, str]) -> Counter[int]:
+def fuzz(
+    operation: Any, plans: list[str], content: str, task: str, schedule: str, headers: dict[str, str]
+) -> Counter[int]:
     """Sends requests to unknown plans and to those that there are: the first has this content, the last this effect.
 
     Returns how often each status was answered.
@@ -77,6 +79,14 @@ def fuzz(operation: Any, plans: list[str], content: str, task: str, headers: dic
             plan, case.path_parameters["sha256"] = plans[0], content
         if plan and "task" in (case.path_parameters or {}):
             plan, case.path_parameters["task"] = plans[-1], task
+        if plan and operation.path.startswith("/api/v1/schedules"):
+            case.query = {}
+            if "name" in (case.path_parameters or {}):
+                case.path_parameters["name"] = schedule
+            elif isinstance(case.body, dict):
+                case.body = {"name": f"s{uuid4().hex}", "event_type": "order.goal", "every": 3600}
+            if operation.path.endswith("/backfill"):
+                case.body = {"begin": "2025-01-01T00:00", "end": "2025-01-01T02:00"}
         if plan and "plan_id" in (case.path_parameters or {}):
             case.path_parameters["plan_id"] = plan
         if "wait" in (case.query or {}):
@@ -94,6 +104,7 @@ async def test_whatever_is_sent_is_answered_as_the_schema_says(api: Api) -> None
     unresolved, task = await api.unknown(uuid4().hex)
     asked = await asyncio.to_thread(lambda: list(operations(api.url)))
     waiting = [await api.submit("ticket.goal", {"id": "7"}) for _ in asked]  # for each its own: some end what they get
+    schedules = [await api.schedule() for _ in asked]
     for plan in waiting:
         await api.until(plan, lambda found: found["status"] == "paused")
 
@@ -101,8 +112,8 @@ async def test_whatever_is_sent_is_answered_as_the_schema_says(api: Api) -> None
 
     def run() -> dict[str, Counter[int]]:
         return {
-            f"{each.method} {each.path}": fuzz(each, [ended, plan, unresolved], content, task, token)
-            for each, plan in zip(asked, waiting, strict=True)
+            f"{each.method} {each.path}": fuzz(each, [ended, plan, unresolved], content, task, schedule, token)
+            for each, plan, schedule in zip(asked, waiting, schedules, strict=True)
         }
 
     answered = await asyncio.to_thread(run)

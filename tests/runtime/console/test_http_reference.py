@@ -91,6 +91,8 @@ async def test_every_example_is_accepted(api: Api) -> None:
         path = path.replace("$PLAN", plan)
         if "$LETTER" in path:
             path = path.replace("$LETTER", str(await letter(api)))
+        if "$SCHEDULE" in path:
+            path = path.replace("$SCHEDULE", await api.schedule())
         if "$VALUE" in path:
             path = path.replace("$VALUE", await large_data(api, plan, {"text": "large"}))
         headers = {**headers, "Authorization": api.http.headers["Authorization"]}
@@ -107,6 +109,7 @@ async def test_routes_refuse_as_the_reference_says(api: Api) -> None:
             .replace("$PLAN", "{plan_id}")
             .replace("$LETTER", "{number}")
             .replace("$TASK", "{task}")
+            .replace("$SCHEDULE", "{name}")
             .replace("$VALUE", "{sha256}"),
         ]
         wanted = documented["responses"]
@@ -114,12 +117,12 @@ async def test_routes_refuse_as_the_reference_says(api: Api) -> None:
             bare = await api.http.request(method, path, headers={"Authorization": "", **without(headers)}, content=body)
             assert (bare.status_code, "401" in wanted) == (401, True), path
         if "$" in path:
-            unknown = path.replace("$PLAN", "nobody").replace("$TASK", "nobody:1-0")
+            unknown = path.replace("$PLAN", "nobody").replace("$TASK", "nobody:1-0").replace("$SCHEDULE", "nobody")
             unknown = unknown.replace("$LETTER", "999999999").replace("$VALUE", "ab" * 32)
             told = await api.http.request(method, unknown, headers=without(headers), content=body)
             assert (told.status_code, "404" in wanted) == (404, True), f"{method} {path}: {told.text}"
         if body not in (None, "") and "Authorization" in headers:
-            odd = path.replace("$PLAN", "nobody").replace("$TASK", "nobody:1-0")
+            odd = path.replace("$PLAN", "nobody").replace("$TASK", "nobody:1-0").replace("$SCHEDULE", "nobody")
             told = await api.http.request(method, odd, headers=without(headers), content='{"no such field": 1}')
             assert (told.status_code, "422" in wanted) == (422, True), f"{method} {path}: {told.text}"
 

@@ -13,6 +13,7 @@ import { soon } from "./live.js";
 import { showPlan } from "./plan.js";
 import { showPlans } from "./plans.js";
 import * as router from "./router.js";
+import { showSchedules } from "./schedules.js";
 import { isLink, keepsToken, session, signInByLink, signOut } from "./session.js";
 import { toast } from "./toast.js";
 import { showUsage } from "./usage.js";
@@ -20,6 +21,7 @@ import { showUsage } from "./usage.js";
 const PAGES = [
   { name: "plans", label: "Plans", key: "p" },
   { name: "approvals", label: "Approvals", key: "a" },
+  { name: "schedules", label: "Schedules", key: "s" },
   { name: "deadletters", label: "Dead letters", key: "d" },
   { name: "runtime", label: "Runtime", key: "r" },
   { name: "usage", label: "Usage", key: "u" },
@@ -52,6 +54,7 @@ async function begin() {
     {
       plans: (view) => (view.parts.length ? showPlan(view) : showPlans(view)),
       approvals: showApprovals,
+      schedules: showSchedules,
       deadletters: showDeadLetters,
       runtime: showDeployment,
       usage: showUsage,
