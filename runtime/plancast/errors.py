@@ -36,6 +36,7 @@ PlancastError                  root of every error that plancast raises (it live
 │   ├── ModelUnavailable       a model has failed for good
 │   └── UnstorablePlan         a plan holds a value that cannot be stored
 └── RetryableError             a handler's error that may be retried, perhaps after a delay
+    ├── NotBegun               the attempt has begun nothing outside, for certain
     └── ReasonerUnavailable    no reasoner is available now
 
 All of them survive pickling, because Ray passes them between processes. Those that reasoners raise travel as msgpack:
@@ -258,6 +259,13 @@ class RetryableError(PlancastError):
     def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
         self.retry_after = retry_after
         super().__init__(message)
+
+
+class NotBegun(RetryableError):
+    """Raised by a handler that has begun nothing outside for certain, such as when a connection is refused.
+
+    The task may be tried again, also where its effect is never repeated blindly.
+    """
 
 
 class InvalidGoal(TerminalError, ValueError):

@@ -17,7 +17,7 @@ from plancast.effects.effect import Effect, Outcome, address_of, idempotency_key
 from plancast.effects.ledger import EffectLedger
 from plancast.effects.record import EffectRecord, EffectState
 from plancast.effects.wire import RESOLUTION, EffectNote, attempt_in
-from plancast.errors import RetryableError, TerminalError
+from plancast.errors import NotBegun, RetryableError, TerminalError
 from plancast.plan.event_fields import error_text
 from plancast.settings import WorkerSettings
 from plancast.worker import TaskContext, TaskDefinition
@@ -212,6 +212,8 @@ class EffectAttempt(EffectDelivery):
         except TerminalError as error:
             return await self._fail(begun, version, error)
         except RetryableError as error:
+            if isinstance(error, NotBegun) and await self._take_back():
+                raise
             if self._repeats or (self._definition.look_up is not None and not await self._is_overtaken(begun)):
                 raise
             if self._definition.look_up is not None:
@@ -226,6 +228,15 @@ class EffectAttempt(EffectDelivery):
                 return await self._end_overtaken(begun, version, error)
             return await self._end_by_look_up(begun, version, error)
         return await self._done(begun, version, event_type, data)
+
+    async def _take_back(self) -> bool:
+        """Write that the attempt has begun nothing; False if an earlier one has, or may have."""
+        assert self._acting is not None
+        begun, version = self._acting
+        if begun.answer is not None or begun.reason:
+            return False
+        await self._write(self._moved(begun, EffectState.WITHDRAWN), version)
+        return True
 
     async def _is_overtaken(self, begun: EffectRecord) -> bool:
         """True if another process has begun a further attempt, and perhaps settled the request."""

@@ -24,7 +24,7 @@ class EffectState(StrEnum):
     """Its undo was begun."""
     UNDONE = "undone"
     WITHDRAWN = "withdrawn"
-    """Nothing was begun of the last request for it, which was withdrawn; another one may begin."""
+    """Nothing was begun of the last request for it, which was withdrawn, or of its last attempt; another may begin."""
 
 
 class EffectRecord(NamedTuple):

@@ -13,6 +13,7 @@ from plancast.effects.effect import address_of
 from plancast.effects.ledger import EffectLedger
 from plancast.effects.record import EffectRecord, EffectState
 from plancast.effects.wire import RESOLUTION, UNDO, read_note
+from plancast.errors import NotBegun
 from plancast.settings import WorkerSettings
 from plancast.worker import TaskContext
 from plancast_actors.telemetry.samples import Samples
@@ -386,3 +387,20 @@ async def test_an_effect_that_is_not_done_is_not_undone(bench: Bench) -> None:
     answer = await bench.answer()
     assert (answer.type, refunds.made) == ("card.charge.undo.failed", [])
     assert "is failed" in answer.data["error"]
+
+
+async def test_an_attempt_that_has_begun_nothing_is_tried_again_also_where_none_is_repeated(bench: Bench) -> None:
+    bench.bank.before += [NotBegun("refused", retry_after=1.0), NotBegun("refused", retry_after=1.0)]
+    await bench.run(bench.bank.worker(repeat="never"))
+    await bench.ask()
+    answer = await bench.answer()
+    assert (answer.type, answer.data, bench.bank.charges) == (CHARGED, {"charge": 1}, ["i"])
+
+
+async def test_what_never_begins_has_failed_and_is_not_unknown(bench: Bench) -> None:
+    bench.bank.before += [NotBegun("refused", retry_after=1.0)] * 9
+    await bench.run(bench.bank.worker(repeat="never", max_attempts=3))
+    await bench.ask()
+    answer = await bench.answer()
+    assert (answer.type, bench.bank.charges, len(bench.bank.before)) == ("card.charge.failed", [], 6)
+    assert outcome_of(answer) == "failed"
