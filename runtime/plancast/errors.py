@@ -29,6 +29,7 @@ PlancastError                  root of every error that plancast raises (it live
 │   ├── UnknownTask            there is no such task or group
 │   ├── IllegalTaskMove        a task or group has no such transition from its state
 │   └── IdempotencyConflict    a key was used before, for another request
+├── ToolServerUnavailable      a server whose tools are a worker's tasks cannot be reached
 ├── HandlerAborted             an app's code raised a BaseException that is no Exception
 ├── TerminalError              a handler's error that must not be retried
 │   ├── InvalidGoal            a goal's data break its schema; lists every fault
@@ -242,6 +243,10 @@ class IllegalTaskMove(TaskError, ValueError):
 
 class IdempotencyConflict(TaskError, ValueError):
     """Raised when a key or an id is used again for another request."""
+
+
+class ToolServerUnavailable(PlancastError):
+    """Raised when a worker starts and the server of its tools does not, or cannot be reached; the message says why."""
 
 
 class HandlerAborted(PlancastError):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from plancast.declarations import declaration
 from plancast.effects.effect import Effect, idempotency_key
 from plancast.errors import InvalidApp
+from plancast.mcp_client.options import ServerOptions
+from plancast.mcp_client.tasks import ToolCall, ToolTasks
+from plancast.mcp_client.tools import Tool
 from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.subjects import check_event_type
 from plancast_bus.subjects import undo_type as undo_type
@@ -150,6 +153,102 @@ class Worker:
         self.max_attempts = max_attempts
         self.tasks: dict[str, TaskDefinition] = {}
         """Tasks by type, with those that undo other tasks."""
+        self.tools: ToolTasks | None = None
+        """The server whose tools are tasks; see :meth:`from_mcp`."""
+
+    @classmethod
+    def from_mcp(
+        cls,
+        name: str,
+        *,
+        command: Sequence[str] | None = None,
+        url: str | None = None,
+        tools: Iterable[str] | Mapping[str, Effect | None] | None = None,
+        repeat: Literal["safe", "never"] = "never",
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 300.0,
+        concurrency: int = 100,
+        max_attempts: int = 5,
+    ) -> Self:
+        """Make a worker whose tasks are the tools of an MCP server: ``<name>.<tool>.requested``.
+
+        The server is connected, and its tools are found, when the worker starts; a ``command`` is started then,
+        watched, started again when it ends, and ended with the worker. Needs ``pip install 'plancast[mcp]'``.
+
+        A task's data are the tool's arguments, its answer (``<name>.<tool>.completed``) is the tool's structured
+        content, else ``{"text": ...}``. An error that the tool reports fails the task. A call whose answer is lost is
+        not repeated, unless ``repeat`` or the tool's effect say so: what a server says of its tools are hints.
+
+        Args:
+            name: Name of the worker, unique in the app, and prefix of the task types.
+            command: Program and arguments of a server on standard input and output.
+            url: Address of a server that speaks streamable HTTP.
+            tools: Names of the wanted tools, or their effects by name; None: all. Named tools are tasks of the app
+                before the server is asked, which logins of their own need.
+            repeat: ``never``: each call is an effect that is not repeated blindly; ``safe``: any call may be repeated.
+                For tools whose effects ``tools`` does not give.
+            env: Environment variables for the command, which inherits PATH, HOME and the like only.
+            cwd: Folder of the command.
+            headers: Headers for the server at a URL, such as ``Authorization``.
+            timeout: Longest call, in seconds.
+            concurrency: Most calls in flight in one process.
+            max_attempts: Most attempts at a call that may be repeated.
+
+        Raises:
+            InvalidApp: an argument is invalid.
+        """
+        worker = cls(name, concurrency=concurrency, max_attempts=max_attempts)
+        effect = Effect(repeat="never") if repeat == "never" else None
+        if repeat not in ("safe", "never"):
+            raise InvalidApp(f"worker {name!r}: repeat is {repeat!r:.60}, allowed: 'safe', 'never'")
+        named = None if tools is None else dict(tools) if isinstance(tools, Mapping) else dict.fromkeys(tools, effect)
+        options = ServerOptions(name, command, url, named, effect, dict(env or {}), cwd, dict(headers or {}), timeout)
+        worker.tools = ToolTasks(options)
+        for tool in named or ():
+            worker._add_tool(worker.tools, Tool(tool))
+        return worker
+
+    async def open(self) -> None:
+        """Connect the server of the worker's tools, and add the tasks that are found there.
+
+        Raises:
+            ToolServerUnavailable: the server does not start, or cannot be reached.
+            InvalidApp: it lacks a named tool, or two tools make one task type, or `mcp` is not installed.
+        """
+        if self.tools is None:
+            return
+        found = await self.tools.open()
+        try:
+            bases = [tool.base(self.name) for tool in found]
+            if twice := sorted({each for each in bases if bases.count(each) > 1}):
+                raise InvalidApp(f"worker {self.name!r}: two tools make the task type {twice[0]}.requested")
+            for tool in found:
+                self._add_tool(self.tools, tool)
+        except BaseException:
+            await self.tools.close()
+            raise
+
+    async def close(self) -> None:
+        """End the connection that :meth:`open` has made."""
+        if self.tools is not None:
+            await self.tools.close()
+
+    def _add_tool(self, tools: ToolTasks, tool: Tool) -> None:
+        """Add a tool's task, or complete the one that was declared with its name; its look-up and undo stay."""
+        base = tool.base(self.name)
+        task = check_event_type(f"{base}.requested")
+        known = self.tasks.get(task) or TaskDefinition(
+            task,
+            ToolCall(tools, tool.name),
+            f"{base}.completed",
+            worker=self.name,
+            effect=tools.options.effect_of(tool.name),
+        )
+        self.tasks[task] = replace(
+            known, description=tool.description, schema=tool.schema, response_schema=tool.result_schema
+        )
 
     @property
     def offered(self) -> dict[str, TaskDefinition]:

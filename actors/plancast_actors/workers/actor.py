@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any
 
 from plancast.telemetry import trace_export
-from plancast_actors.ray.process import Process, open_bus, starter
+from plancast_actors.ray.process import Process, incarnation_of, open_bus, starter
 from plancast_actors.telemetry import collectors
 from plancast_actors.telemetry.collectors import Reading
 from plancast_actors.workers.runner import TaskRunner
@@ -34,7 +35,14 @@ class WorkerProcess(Process):
             tracing=trace_export.open_tracing(settings, self.name),
         )
         self.runner.samples = self.samples
-        await self.runner.start()
+        await self.runner.start(patient=await self._is_restarted())
+
+    async def _is_restarted(self) -> bool:
+        """True for a process that Ray has started again: it waits for servers of tools, which a deployment needs."""
+        if all(worker.tools is None for worker in self.runner.workers):
+            return False
+        found = await asyncio.to_thread(incarnation_of, self.name, self.blueprint.settings.ray.namespace)
+        return found is not None and found.restarts > 0
 
     def _own_readings(self) -> Iterable[Reading]:
         return collectors.of_runner(self.runner)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from plancast.agents.registry import AgentRegistry, Toolkit
 from plancast.app import App
 from plancast.context import PlatformContext
-from plancast.errors import InvalidApp
+from plancast.errors import InvalidApp, PlancastError
 from plancast.plan_store.store import StoredPlans
 from plancast.settings import WorkerSettings
 from plancast.worker import Worker
@@ -25,12 +26,14 @@ from plancast_actors.workers.reader import TaskReader
 from plancast_bus.clock import Clock
 from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.ports.bus import Bus, ConsumerSpec
+from plancast_bus.retry import FIRST_PAUSE, LONGEST_PAUSE
 from plancast_bus.settings import BusSettings
 from plancast_bus.subjects import Subjects, task_consumer_name, undo_type
 
 if TYPE_CHECKING:
     from plancast.telemetry.tracing import Tracing
 
+logger = logging.getLogger(__name__)
 DRAIN_SECONDS = 10.0
 MAX_EVENT_BYTES: int = BusSettings().max_event_bytes
 
@@ -87,7 +90,10 @@ class TaskRunner:
         self._plans = StoredPlans(bus.checkpoints, bus.sessions)
         self._registry = AgentRegistry(bus.registry, clock=self._clock)
         self._toolkit = Toolkit(self._registry)
-        self._registration: Registration | None = None
+        self._registrations: list[Registration] = []
+        self._opened: list[Worker] = []
+        """Workers whose tools are connected."""
+        self._openings: list[asyncio.Task[None]] = []
         self._capacities: list[WorkerCapacity] = []
         self._readers: list[TaskReader] = []
         self._counts = TaskCounts()
@@ -99,17 +105,35 @@ class TaskRunner:
         if twice:
             raise InvalidApp(f"more than one worker has the task {twice[0]!r}")
 
-    async def start(self) -> None:
-        """Start reading tasks, and keep the workers registered.
+    async def start(self, *, patient: bool = False) -> None:
+        """Connect the servers of workers' tools, start reading tasks, and keep the workers registered.
+
+        Args:
+            patient: Wait for servers that are away, as long as it takes, instead of raising.
 
         Raises:
-            InvalidApp: a schema of a task is neither a JSON Schema nor a pydantic model.
+            InvalidApp: a schema of a task is neither a JSON Schema nor a pydantic model, or a server lacks a tool.
+            ToolServerUnavailable: the server of a worker's tools is away.
         """
-        if self._readers:
+        if self._readers or self._openings:
             return
-        if self._registration is None:
-            self._registration = Registration.of_workers(self.workers, self._registry, self._clock)
         for worker in self.workers:
+            if worker.tools is not None and not patient:
+                try:
+                    await worker.open()
+                except BaseException:
+                    await self.stop(drain_seconds=0)
+                    raise
+                self._opened.append(worker)
+        loop = asyncio.get_running_loop()
+        waiting = [each for each in self.workers if patient and each.tools is not None]
+        self._begin([each for each in self.workers if each not in waiting])
+        self._openings = [loop.create_task(self._open(each)) for each in waiting]
+
+    def _begin(self, workers: Sequence[Worker]) -> None:
+        """Register workers, and read their tasks."""
+        self._registrations.append(Registration.of_workers(workers, self._registry, self._clock))
+        for worker in workers:
             capacity = WorkerCapacity(worker)
             self._capacities.append(capacity)
             context_factory = self._live_context(worker)
@@ -122,17 +146,35 @@ class TaskRunner:
                 spec = task_consumer(definition.event_type, self.bus.subjects, self.settings.ack_wait)
                 self._readers.append(self._new_reader(self.bus, executor, spec, self._clock, self._max_event_bytes))
 
+    async def _open(self, worker: Worker) -> None:
+        """Connect the server of a worker's tools, as long as that takes, and begin then."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                await worker.open()
+                break
+            except PlancastError as error:
+                logger.warning("worker %s waits for its tools: %s", worker.name, error, extra={"worker": worker.name})
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+        self._opened.append(worker)
+        self._begin([worker])
+
     async def stop(self, *, drain_seconds: float = DRAIN_SECONDS) -> bool:
         """Stop reading, wait for the tasks in flight, and nak those that exceed ``drain_seconds``.
 
         Returns:
             Whether all of them ended in time.
         """
+        openings, self._openings = self._openings, []
+        for opening in openings:
+            opening.cancel()
+        await asyncio.gather(*openings, return_exceptions=True)
         readers, self._readers = self._readers, []
         self._redelivered += sum(reader.redelivered for reader in readers)
         capacities, self._capacities = self._capacities, []
-        registration, self._registration = self._registration, None
-        leaving = [] if registration is None else [registration.leave()]
+        registrations, self._registrations = self._registrations, []
+        leaving = [each.leave() for each in registrations]
         await asyncio.gather(*(reader.stop_reading() for reader in readers), *leaving)
         running = [task for reader in readers for task in reader.running]
         if running and drain_seconds > 0:
@@ -141,6 +183,8 @@ class TaskRunner:
         await asyncio.gather(*(reader.close() for reader in readers))
         for capacity in capacities:
             capacity.threads.shutdown(wait=False, cancel_futures=True)
+        opened, self._opened = self._opened, []
+        await asyncio.gather(*(worker.close() for worker in opened))
         return drained
 
     @property

@@ -134,12 +134,12 @@ class PlancastTest:
     async def __aenter__(self) -> Self:
         await self.bus.ensure_streams()
         await register_app(self.bus.registry, self.app, TTL_SECONDS)
+        if self._workers and self.app.workers:
+            await self._start_worker()
         for host in self.hosts:
             host.start()
         self.client = Client(self.bus, clock=self.clock)
         self.client.tracing = self.tracing
-        if self._workers and self.app.workers:
-            await self._start_worker()
         await self.start_dispatcher()
         return self
 

@@ -1,0 +1,58 @@
+"""Servers of tools, and what they have done."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SERVER = Path(__file__).with_name("tool_server.py")
+
+
+class Acts:
+    """A folder in which servers of tools note what they do."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def command(self) -> list[str]:
+        """The command of a server that notes here."""
+        return [sys.executable, str(SERVER), str(self.folder)]
+
+    def of(self, name: str) -> list[str]:
+        """The acts of a kind."""
+        file = self.folder / name
+        return file.read_text().split() if file.exists() else []
+
+    def alive(self) -> list[int]:
+        """The processes that still run, of servers and of their children."""
+        pids = [int(each) for each in (*self.of("starts"), *self.of("children"))]
+        return [pid for pid in pids if _runs(pid)]
+
+
+def _runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+@pytest.fixture
+def acts(tmp_path: Path) -> Acts:
+    return Acts(tmp_path)
+
+
+@pytest.fixture
+def ends_all(acts: Acts) -> Callable[[], None]:
+    """Kill what a failed test has left."""
+
+    def kill() -> None:
+        for pid in acts.alive():
+            os.kill(pid, 9)
+
+    return kill
