@@ -198,8 +198,9 @@ class Worker:
 
         Raises:
             InvalidApp: an argument is invalid.
+            InvalidSubject: the name cannot be part of an event type.
         """
-        worker = cls(name, concurrency=concurrency, max_attempts=max_attempts)
+        worker = cls(check_event_type(name), concurrency=concurrency, max_attempts=max_attempts)
         effect = Effect(repeat="never") if repeat == "never" else None
         if repeat not in ("safe", "never"):
             raise InvalidApp(f"worker {name!r}: repeat is {repeat!r:.60}, allowed: 'safe', 'never'")

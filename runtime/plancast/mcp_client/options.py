@@ -46,6 +46,10 @@ class ServerOptions:
             raise InvalidApp(f"MCP server {self.name!r}: command is a list of texts, such as ['npx', 'server-files']")
         if self.url is not None and urlsplit(self.url).scheme not in ("http", "https"):
             raise InvalidApp(f"MCP server {self.name!r}: url begins with http:// or https://")
+        for tool, effect in (self.tools or {}).items():
+            given: object = effect
+            if given is not None and not isinstance(given, Effect):
+                raise InvalidApp(f"MCP server {self.name!r}: the effect of the tool {tool!r} is an Effect, or None")
         if not self.timeout > 0:
             raise InvalidApp(f"MCP server {self.name!r}: timeout is a number of seconds, more than 0")
 

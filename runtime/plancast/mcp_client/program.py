@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -16,19 +18,7 @@ from mcp.client.stdio import stdio_client
 from plancast.telemetry.redaction import redact
 
 logger = logging.getLogger(__name__)
-_GUARDED: Final = """
-exec 3<"/proc/$PPID/fd/$1" || exit 127
-shift
-{
-    trap '' TERM HUP INT
-    read -r line <&3
-    kill -TERM -$$
-    sleep 2
-    kill -KILL -$$
-} </dev/null >/dev/null 2>&1 &
-exec 3<&-
-exec "$@"
-"""
+_GUARD: Final = str(Path(__file__).with_name("guard.py"))
 _TAIL: Final = 2_000
 """Characters of the newest output on standard error that are kept."""
 _LINES: Final = 3
@@ -54,7 +44,7 @@ class Program:
     ) -> AsyncIterator[Any]:
         """Run the program; streams of messages to and from it.
 
-        A shell in its process group waits for the end of a pipe whose other end only this process has: when this
+        A guard in its process group waits for the end of a pipe whose other end only this process has: when this
         process ends, in whatever way, or the streams are left, what remains of the group is killed.
 
         Args:
@@ -71,9 +61,8 @@ class Program:
         loop = asyncio.get_running_loop()
         try:
             loop.add_reader(words, self._listen, words)
-            parameters = StdioServerParameters(
-                command="/bin/sh", args=["-c", _GUARDED, "sh", str(alive), *command], env=dict(env), cwd=cwd
-            )
+            guarded = ["-I", "-S", _GUARD, str(os.getpid()), str(alive), *command]
+            parameters = StdioServerParameters(command=sys.executable, args=guarded, env=dict(env), cwd=cwd)
             with os.fdopen(errlog, "w") as log:
                 async with stdio_client(parameters, log) as (read, write):
                     yield _Ending(read, ended), write

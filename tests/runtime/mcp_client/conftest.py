@@ -31,15 +31,15 @@ class Acts:
     def alive(self) -> list[int]:
         """The processes that still run, of servers and of their children."""
         pids = [int(each) for each in (*self.of("starts"), *self.of("children"))]
-        return [pid for pid in pids if _runs(pid)]
+        return [pid for pid in pids if self._runs(pid)]
 
-
-def _runs(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
+    def _runs(self, pid: int) -> bool:
+        """True unless it has ended, and its id perhaps been given to another process."""
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_text()  # empty for a zombie
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        return str(self.folder) in command or command.startswith("sleep")
 
 
 @pytest.fixture

@@ -27,7 +27,9 @@ Fault = Literal["before", "after", "cut"]
 class Gateway:
     """Passes requests on to a server whose tool pays, and fails at calls of the tool as it is scripted."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_sessions: bool = False) -> None:
+        self.has_sessions = has_sessions
+        """Speaks the protocol before 2026-07-28 only."""
         self.paid: list[str] = []
         self.faults: list[tuple[Fault, Response | None]] = []
         """Of the next calls: before or after they reach the server, or by closing the connection after it."""
@@ -57,6 +59,9 @@ class Gateway:
             if not message.get("more_body"):
                 break
         is_call = json.loads(body).get("method") == "tools/call"
+        if self.has_sessions and headers.get(b"mcp-protocol-version", b"") >= b"2026":
+            await Response(status_code=400)(scope, receive, send)
+            return
         if is_call:
             self.headers.append(headers.get(b"authorization", b"").decode() or None)
         sent = False
@@ -82,9 +87,9 @@ class Gateway:
 
 
 @asynccontextmanager
-async def served(gateway: Gateway) -> AsyncIterator[str]:
-    """Serve it on a free port; its URL."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+async def served(gateway: Gateway, port: int = 0) -> AsyncIterator[str]:
+    """Serve it on a free port, or one that was free before; its URL."""
+    with socket.create_server(("127.0.0.1", port)) as listening:
         config = uvicorn.Config(gateway, log_config=None, lifespan="on", timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
@@ -167,6 +172,30 @@ async def test_a_server_that_is_gone_has_begun_nothing_and_is_used_again_when_it
         assert gateway.paid == []
     finally:
         await worker.close()
+
+
+async def test_a_session_that_the_server_has_forgotten_is_opened_anew() -> None:
+    gateway = Gateway(has_sessions=True)
+    worker: Worker
+    async with served(gateway) as url:
+        worker = Worker.from_mcp("bank", url=url)
+        await worker.open()
+        assert await pay(worker, "i1") == {"paid": "i1"}
+    try:
+        gateway.new_server()
+        async with served(gateway, int(url.rpartition(":")[2].partition("/")[0])):
+            with pytest.raises(NotBegun, match="ended the session"):
+                await pay(worker, "i2")
+            async with asyncio.timeout(120):
+                while gateway.paid == ["i1"]:
+                    try:
+                        await pay(worker, "i2")
+                    except NotBegun:
+                        await asyncio.sleep(0.05)
+            await worker.close()
+    finally:
+        await asyncio.sleep(0)
+    assert gateway.paid == ["i1", "i2"]
 
 
 async def test_many_calls_at_once_are_answered_each_by_its_own_result() -> None:

@@ -112,7 +112,7 @@ async def test_tools_are_tasks_with_schemas_and_plans_get_their_structured_resul
     assert len(acts.of("starts")) == 1
 
 
-@pytest.mark.parametrize(("options", "payments"), [({}, 1), ({"repeat": "safe", "max_attempts": 2}, 2)])
+@pytest.mark.parametrize(("options", "payments"), [({}, 1), ({"repeat": "safe", "max_attempts": 50}, 2)])
 async def test_a_call_whose_answer_is_lost_is_repeated_only_if_told_so(
     acts: Acts, options: dict[str, Any], payments: int
 ) -> None:
@@ -128,13 +128,11 @@ async def test_a_call_whose_answer_is_lost_is_repeated_only_if_told_so(
                     effects = await plan.effects()
             assert "is lost" in effects[0].reason
             await plan.resolve_effect(effects[0].task, done={"paid": "i1"})
-            assert (await plan.result(PATIENCE))["start"] == {"paid": "i1"}
-        else:
-            with pytest.raises(PlanFailed, match="is lost"):
-                await plan.result(PATIENCE)
+        assert (await plan.result(PATIENCE))["start"] == {"paid": "i1"}
     assert acts.of("paid") == ["i1"] * payments
 
 
+@pytest.mark.slow
 async def test_a_server_that_ends_is_started_again_and_one_that_is_away_has_begun_nothing(acts: Acts) -> None:
     worker = Worker.from_mcp("files", command=acts.command, tools={"add": None, "pay": Effect(key="{{data.invoice}}")})
     assert worker.tasks["files.add.requested"].effect is None
@@ -174,17 +172,27 @@ async def test_children_of_a_server_end_with_it_and_with_a_worker_that_is_killed
             assert len(acts.alive()) == 2
         await until(lambda: not acts.alive())
         code = f"""
-            import asyncio, types
+            import asyncio, os, types, uvloop
             from plancast import Worker
 
             async def main():
                 worker = Worker.from_mcp("files", command={acts.command!r})
                 await worker.open()
-                await worker.tasks["files.spawn.requested"].handler(types.SimpleNamespace(data={{}}), None)
+                spawn = worker.tasks["files.spawn.requested"].handler
+                task = types.SimpleNamespace(data={{}})
+                await spawn(task, None)
+                [*_, pid] = open({str(acts.folder / "starts")!r}).read().split()
+                os.kill(int(pid), 9)
+                while True:  # until the server is there again
+                    try:
+                        await spawn(task, None)
+                        break
+                    except Exception:
+                        await asyncio.sleep(0.05)
                 print("ready", flush=True)
                 await asyncio.Event().wait()
 
-            asyncio.run(main())
+            uvloop.run(main())  # as workers do; its children inherit more than those of asyncio
         """
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", textwrap.dedent(code), stdout=asyncio.subprocess.PIPE
@@ -192,7 +200,7 @@ async def test_children_of_a_server_end_with_it_and_with_a_worker_that_is_killed
         try:
             assert process.stdout is not None
             assert await process.stdout.readline() == b"ready\n"
-            assert len(acts.alive()) == 2
+            await until(lambda: len(acts.alive()) == 2)  # what the killed server has started is gone
         finally:
             process.kill()
             await process.wait()
@@ -234,6 +242,7 @@ async def test_a_server_that_is_not_there_is_a_clear_error_at_the_start(
         ({"url": "ftp://there"}, "begins with http"),
         ({"command": ["a"], "repeat": "often"}, "repeat is 'often'"),
         ({"command": ["a"], "timeout": 0}, "timeout"),
+        ({"command": ["a"], "tools": {"x": "safe"}}, "an Effect"),
     ],
 )
 def test_invalid_options_are_refused_at_once(options: dict[str, Any], message: str) -> None:
@@ -241,6 +250,13 @@ def test_invalid_options_are_refused_at_once(options: dict[str, Any], message: s
         Worker.from_mcp("files", **options)
 
 
+async def test_without_the_library_a_worker_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plancast.mcp_client.server", None)
+    with pytest.raises(InvalidApp, match=r"pip install 'plancast\[mcp\]'"):
+        await Worker.from_mcp("files", command=["a"]).open()
+
+
+@pytest.mark.slow
 async def test_any_arguments_give_a_result_or_a_refusal_and_the_server_goes_on(acts: Acts) -> None:
     texts = st.text(max_size=20)
     scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts
@@ -251,7 +267,7 @@ async def test_any_arguments_give_a_result_or_a_refusal_and_the_server_goes_on(a
     async with opened(Worker.from_mcp("files", command=acts.command)) as call:
         loop = asyncio.get_running_loop()
 
-        @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
         @given(st.sampled_from(["add", "read", "say", "refuse"]), arguments)
         def fuzz(tool: str, data: dict[str, Any]) -> None:
             future = asyncio.run_coroutine_threadsafe(call(tool, data), loop)

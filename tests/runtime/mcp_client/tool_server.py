@@ -67,10 +67,12 @@ async def hang(invoice: str) -> str:
 
 
 @server.tool()
-def die(invoice: str) -> str:
-    """Pay an invoice, and die."""
+def die(invoice: str) -> dict[str, str]:
+    """Pay an invoice, and die, if this is the first time."""
     note("paid", invoice)
-    os._exit(7)
+    if len((FOLDER / "paid").read_text().split()) == 1:
+        os._exit(7)
+    return {"paid": invoice}
 
 
 @server.tool()
