@@ -240,7 +240,12 @@ class ConsoleSettings(SettingsSection):
     """Signs these links, 16 characters or more, the same for plan hosts and console. Needed where the console's login
     at NATS is not the runtime's, as in ``deploy/``: by default the keys of the deployment sign them."""
     max_streams: int = Field(200, ge=1)
-    """Concurrent streams and long polls; with several tokens, half of them for each."""
+    """Concurrent streams, long polls and calls of MCP; with several tokens, half of them for each."""
+    mcp_approvers: list[str] | None = None
+    """Users whose MCP clients may answer what plans have people decide: a person in front of the client is asked, and
+    no tool can answer. None: all users with a token. Others are told where to answer it."""
+    mcp_tenant: str = ""
+    """Tenant of all plans that MCP clients begin and see; empty: plans without a tenant are begun, and all are seen."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -49,6 +49,8 @@ class RootCommands(CommandTable):
         "approvals": ("Plans", "plancast.cli.plans.approvals:approvals"),
         "effects": ("Plans", "plancast.cli.plans.effects:effects"),
         "schedules": ("Plans", "plancast.cli.plans.schedules:schedules"),
+        "serve": ("Apps", "plancast.cli.run.serve:serve"),
+        "mcp": ("Apps", "plancast.cli.run.serve:mcp"),
         "bridge": ("Apps", "plancast.cli.run.bridge:bridge"),
         "deadletters": ("Operations", "plancast.cli.diagnose.dead_letters:deadletters"),
     }

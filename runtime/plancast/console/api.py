@@ -12,10 +12,12 @@ from urllib.parse import unquote
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from plancast.app import App
+from plancast.console.mcp_server.endpoint import McpEndpoint
 from plancast.console.routes import (
     api_docs,
     approvals,
@@ -105,6 +107,7 @@ def create_api(
     backend = Backend(bus, settings, actors)
     keyring = Keyring(settings.console.tokens, own_token)
     max_bytes = 2 * settings.bus.max_event_bytes  # JSON may be twice as long as the event
+    mcp = McpEndpoint(backend, max_bytes)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -113,6 +116,7 @@ def create_api(
             yield
         finally:
             await backend.stop()
+            await mcp.stop()
 
     app = FastAPI(
         title="plancast",
@@ -137,6 +141,7 @@ def create_api(
     app.include_router(links.routes)
     app.include_router(v1)
     app.include_router(api_docs.routes)
+    app.router.routes.append(Route(auth.MCP, mcp))
     if static.is_dir():
         app.mount("/", Pages(directory=static, html=True))
     most = settings.console.max_streams + MOST_REQUESTS

@@ -86,6 +86,26 @@ tickets.expects(
     schema={"type": "object", "properties": {"approved": {"type": "boolean"}, "note": {"type": "string"}}},
 )
 
+forms = Planner("forms")
+FORM_STATES = [
+    StateConfig(
+        state_name="start",
+        action=StateAction(event_type="notification.form", response_event="form.filled", data={"question": "Where?"}),
+        transitions=to({"form.filled": "done"}),
+    ),
+    StateConfig(state_name="done", is_terminal=True),
+]
+forms.add_goal("form.goal", {state.state_name: state for state in FORM_STATES})
+forms.expects(
+    "form.filled",
+    "An address",
+    schema={
+        "type": "object",
+        "properties": {"street": {"type": "string", "minLength": 1}, "number": {"type": "integer"}},
+        "required": ["street"],
+    },
+)
+
 tagged = Planner("tagged")
 
 
@@ -153,4 +173,4 @@ async def transfer_back(task: Any, result: Any, context: Any) -> dict[str, Any]:
     return {"back": result["transfer"]}
 
 
-app = App("desk", planners=[orders, tickets, tagged, accounts], workers=[worker, bank])
+app = App("desk", planners=[orders, tickets, forms, tagged, accounts], workers=[worker, bank])

@@ -6,6 +6,8 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,22 +76,48 @@ def run(
         )
     settings.hosts.count = hosts or settings.hosts.count
     settings.dispatchers.count = dispatchers or settings.dispatchers.count
+    start = partial(_local_runtime, app, settings, not no_workers, port, "always" if sync_always else "")
+    return run_app(loaded, settings, start, with_console=with_console, as_json=as_json)
+
+
+def _local_runtime(app: str, settings: Settings, workers: bool, nats_port: int = 0, sync: str = "") -> LocalRuntime:
+    from plancast_actors.deployment.local import LocalRuntime
+
+    return LocalRuntime(
+        app, settings, workers=workers, import_paths=[str(Path.cwd())], nats_port=nats_port, sync_interval=sync
+    )
+
+
+def run_app(
+    app: App,
+    settings: Settings,
+    start: Callable[[], LocalRuntime],
+    *,
+    with_console: bool = True,
+    any_port: bool = True,
+    as_json: bool = False,
+) -> int:
+    """Run an app in the foreground.
+
+    Args:
+        app: The app.
+        settings: Its settings.
+        start: Makes the runtime.
+        with_console: Serve the console, too.
+        any_port: Serve it on a free port where that of the settings is in use.
+        as_json: Print JSON.
+    """
     settings.data_dir = settings.data_dir.absolute()
     if with_console:
         check_exposure(settings)
-
-    def prepare() -> LocalRuntime:
-        from plancast_actors.deployment.local import LocalRuntime
-
-        sync, paths = "always" if sync_always else "", [str(Path.cwd())]
-        return LocalRuntime(
-            app, settings, workers=not no_workers, import_paths=paths, nats_port=port, sync_interval=sync
-        )
-
+    console = partial(_console, app=app, wanted=with_console, any_port=any_port)
     with DataFolder(settings.data_dir) as folder:
-        return run_in_foreground(
-            lambda foreground: _run(foreground, loaded, settings, prepare, folder, with_console, as_json)
-        )
+        return run_in_foreground(lambda foreground: _run(foreground, app, settings, start, folder, console, as_json))
+
+
+def local_runtime(app: str, settings: Settings) -> Callable[[], LocalRuntime]:
+    """A function that makes the runtime of an app with its workers, on the server that the settings name."""
+    return partial(_local_runtime, app, settings, True)
 
 
 async def _run(
@@ -98,13 +126,13 @@ async def _run(
     settings: Settings,
     prepare: Callable[[], LocalRuntime],
     folder: DataFolder,
-    with_console: bool,
+    console: Callable[..., AbstractAsyncContextManager[str]],
     as_json: bool,
 ) -> None:
     server = public_url(settings.nats.url) if settings.nats.url else "embedded NATS"
     note(f"starting {app.name} on {server} and {settings.ray.address or 'local Ray'} …")
     runtime = prepare()
-    async with runtime, _console(runtime, app, with_console, foreground) as console_url:
+    async with runtime, console(runtime, foreground) as console_url:
         folder.write(
             Running(
                 nats_url=runtime.nats_url,
@@ -127,7 +155,9 @@ async def _run(
 
 
 @contextlib.asynccontextmanager
-async def _console(runtime: LocalRuntime, app: App, wanted: bool, foreground: Foreground) -> AsyncIterator[str]:
+async def _console(
+    runtime: LocalRuntime, foreground: Foreground, *, app: App, wanted: bool, any_port: bool
+) -> AsyncIterator[str]:
     """Serve the console beside the app, and yield its link; empty when it is not wanted."""
     if not wanted:
         yield ""
@@ -139,7 +169,7 @@ async def _console(runtime: LocalRuntime, app: App, wanted: bool, foreground: Fo
         settings, status = runtime.settings, runtime.deployment.status
         # Stored with the data, so that open pages keep working when the app is restarted.
         token = "" if settings.console.tokens else private_files.load_token(settings.data_dir / CONSOLE_TOKEN)
-        console = ConsoleServer(bus, settings, actors=status, any_port=True, own_token=token, hooked=app)
+        console = ConsoleServer(bus, settings, actors=status, any_port=any_port, own_token=token, hooked=app)
         async with console as server:
             yield server.link
 

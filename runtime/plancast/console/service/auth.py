@@ -24,6 +24,8 @@ COOKIE = "plancast_session"
 SESSION_SECONDS = 12 * 3600
 MAX_SESSIONS = 1000
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+MCP = "/mcp"
+"""Path of the MCP server, which needs a token as those under ``/api``."""
 PUBLIC = frozenset({"/api/v1/openapi.json", "/api/v1/session"})
 """Paths under ``/api`` that need no token."""
 SELF_PROVING = ("/hooks/", "/links/")
@@ -136,7 +138,7 @@ class Guard:
 
 def is_public(path: str) -> bool:
     """Return whether a path needs no token."""
-    return not path.startswith("/api") or path in PUBLIC
+    return not path.startswith(("/api", MCP)) or path in PUBLIC
 
 
 def _same_site(connection: HTTPConnection) -> bool:
