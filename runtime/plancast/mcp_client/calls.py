@@ -37,6 +37,10 @@ class CallLost(PlancastError):
 class Sending:
     """What became of the HTTP request of a call."""
 
+    is_call: bool = True
+    """Only the first request counts, and where that is redirected leads: what the SDK sends after it, to resume the
+    response or to cancel the call, says nothing of the call itself."""
+    started: bool = False
     unsent: str = ""
     """Why it was not sent, if nothing of it has left this process."""
     status: int = 0

@@ -37,7 +37,7 @@ class NotedTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request; an error becomes a response with status 502."""
-        sending = SENDING.get(None) or Sending()
+        sending = _noted(request)
         try:
             response = await self._inner.handle_async_request(request)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
@@ -54,6 +54,17 @@ class NotedTransport(httpx2.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+def _noted(request: httpx2.Request) -> Sending:
+    """Where to note what becomes of a request; nowhere for those that do not count."""
+    sending = SENDING.get(None)
+    if sending is None or request.method != "POST":
+        return Sending()
+    if sending.is_call and sending.started and not 300 <= sending.status < 400:
+        return Sending()
+    sending.started = True
+    return sending
 
 
 class _Body(httpx2.AsyncByteStream):

@@ -130,7 +130,7 @@ class ToolServer:
         pause, clock = FIRST_PAUSE, asyncio.get_running_loop().time
         while not self._closing:
             self._left.clear()
-            program, sending = Program(self.options.name), Sending()
+            program, sending = Program(self.options.name), Sending(is_call=False)
             SENDING.set(sending)
             since = clock()
             try:

@@ -10,18 +10,21 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, Literal
 
+import httpx2
 import pytest
 import uvicorn
+from mcp import MCPError
 from mcp.server import MCPServer
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from plancast import TerminalError, Worker
 from plancast.errors import NotBegun, RetryableError
-from plancast.mcp_client.calls import CallLost
+from plancast.mcp_client.calls import SENDING, CallLost, Sending, failure_of
+from plancast.mcp_client.http import NotedTransport
 from plancast_bus.errors import PlancastError
 
-Fault = Literal["before", "after", "cut"]
+Fault = Literal["before", "after", "cut", "stream"]
 
 
 class Gateway:
@@ -32,7 +35,7 @@ class Gateway:
         """Speaks the protocol before 2026-07-28 only."""
         self.paid: list[str] = []
         self.faults: list[tuple[Fault, Response | None]] = []
-        """Of the next calls: before or after they reach the server, or by closing the connection after it."""
+        """Of the next calls: before or after they reach the server, or by cutting the response or its stream off."""
         self.headers: list[str | None] = []
         self.new_server()
 
@@ -78,6 +81,10 @@ class Gateway:
             await self.app(scope, again, self._swallow if kind is not None else send)
         if response is not None:
             await response(scope, receive, send)
+        elif kind == "stream":
+            headers = [(b"content-type", b"text/event-stream")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": b"id: 1\ndata: \n\n", "more_body": False})
         elif kind == "cut":
             await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"100")]})
             await send({"type": "http.response.body", "body": b'{"json', "more_body": False})
@@ -131,6 +138,7 @@ REFUSED = JSONResponse({"jsonrpc": "2.0", "id": None, "error": {"code": -32602, 
         ("after", status(408), CallLost, "status 408"),
         ("after", status(202), CallLost, "is lost"),
         ("cut", None, CallLost, "is lost"),
+        ("stream", None, CallLost, "is lost"),  # that the stream cannot be resumed says nothing of the call
     ],
 )
 async def test_a_status_says_whether_a_call_may_be_tried_again(
@@ -158,6 +166,31 @@ async def test_a_status_says_whether_a_call_may_be_tried_again(
                 await pay(safe, "i3")
         finally:
             await safe.close()
+
+
+async def test_only_the_request_of_the_call_says_whether_it_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = NotedTransport()
+    outcomes: list[httpx2.Response | Exception] = [
+        httpx2.Response(307), httpx2.ReadError("gone"), httpx2.ConnectError("refused"), httpx2.ConnectError("refused"),
+    ]  # fmt: skip
+
+    async def send(request: httpx2.Request) -> httpx2.Response:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(transport, "_inner", SimpleNamespace(handle_async_request=send))
+    sending = Sending()
+    SENDING.set(sending)
+    methods = ["POST", "POST", "GET", "POST"]  # the call, where it is redirected, its stream again, its cancellation
+    statuses = []
+    for method in methods:
+        await transport.handle_async_request(httpx2.Request(method, "http://server/mcp"))
+        statuses.append(sending.status)
+    assert (statuses, sending.unsent) == ([307, 502, 502, 502], "")
+    error = MCPError(-32603, "Server returned an error response")
+    assert isinstance(failure_of(error, sending, "server", in_session=True), CallLost)
 
 
 async def test_a_server_that_is_gone_has_begun_nothing_and_is_used_again_when_it_is_back() -> None:

@@ -17,12 +17,11 @@ from mcp_types import (
     INVALID_PARAMS,
     CallToolRequestParams,
     CallToolResult,
-    ClientCapabilities,
-    ElicitationCapability,
     ElicitResult,
     InputRequiredResult,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from plancast.client.handle import PlanHandle
 from plancast.console.mcp_server import goals
@@ -62,8 +61,9 @@ class Caller:
     def can_elicit(self) -> bool:
         """True if the client shows forms to a person."""
         session = self.context.session
-        able = session.check_client_capability(ClientCapabilities(elicitation=ElicitationCapability()))
-        return able and (self.is_modern or session.can_send_request)
+        able = session.client_capabilities.elicitation if session.client_capabilities is not None else None
+        has_forms = able is not None and (able.form is not None or able.url is None)
+        return has_forms and (self.is_modern or session.can_send_request)
 
     @property
     def session(self) -> str | None:
@@ -148,6 +148,7 @@ class PlanCalls:
                 metadata={BY: caller.user},
             )
         )
+        submitting.add_done_callback(lambda done: done.cancelled() or done.exception())  # also if the call is over
         if session is not None:
             self._begun[caller.user, session, repr(context.request_id)] = submitting
         handle = await asyncio.shield(submitting)  # a cancelled call cancels a plan that is known to have begun
@@ -238,8 +239,15 @@ class PlanCalls:
     def _may_answer(self, user: str) -> bool:
         return self._approvers is None or user in self._approvers
 
-    def _unaskable(self, caller: Caller, handle: PlanHandle, question: Question) -> Outcome | None:
-        """The end of a call whose client cannot be asked while it waits; None if it can."""
+    def _unaskable(self, caller: Caller, handle: PlanHandle, question: Question, note: str = "") -> Outcome | None:
+        """The end of a call whose client cannot be asked while it waits; None if it can.
+
+        Args:
+            caller: The call.
+            handle: Its plan.
+            question: What the plan asks.
+            note: Faults of an earlier answer.
+        """
         form = question.form
         if question.for_people and not self._may_answer(caller.user):
             return asked_of(handle.plan_id, question, f"{caller.user} may not decide it here. {_elsewhere(handle)}")
@@ -248,6 +256,8 @@ class PlanCalls:
             return asked_of(handle.plan_id, question, how)
         if not caller.is_modern:
             return None
+        params: Any = form.params
+        params.message += note
         state = json.dumps({"plan": handle.plan_id, "request": question.approval.request_id})
         return InputRequiredResult(input_requests={_FORM: form}, request_state=state)
 
@@ -257,12 +267,14 @@ class PlanCalls:
         assert form is not None
         for _ in range(MAX_ROUNDS):
             params: Any = form.params
-            answer = await caller.context.session.elicit_form(
-                f"{params.message}{note}", params.requested_schema, caller.context.request_id
-            )
             try:
+                answer = await caller.context.session.elicit_form(
+                    f"{params.message}{note}", params.requested_schema, caller.context.request_id
+                )
                 if await answer_form(handle, question, answer, caller.user):
                     return None
+                break
+            except (MCPError, ValidationError):  # the client cannot ask, though it says so
                 break
             except InvalidAnswer as error:
                 note = f"\n{'; '.join(error.faults)}"
@@ -300,6 +312,10 @@ class PlanCalls:
             except NotAwaited as error:
                 if (now := await self._question(handle)) is not None and now.key == question.key:
                     return asked_of(plan_id, question, f"{error}. {_elsewhere(handle)}")
+            except InvalidAnswer as error:
+                faults = "; ".join(error.faults)
+                again = self._unaskable(caller, handle, question, f"\n{faults}")
+                return again or asked_of(plan_id, question, faults)
             except PlanFinished:
                 pass
         return await self._follow(caller, handle)

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CallToolResult, ElicitResult, InputRequiredResult
+from mcp_types import CallToolResult, ElicitResult, ErrorData, InputRequiredResult
 from pydantic import SecretStr
 from tests.runtime.console.desk import Api, Desk, served
 
@@ -163,9 +163,21 @@ async def test_input_is_asked_by_a_form_of_its_schema_or_given_by_a_tool(api: Ap
         assert given_by_tool.structured_content["start"] == {"street": "Side St"}
         late = await client.call_tool("plan_answer", {"plan_id": plan, "data": {"street": "Side St"}})
         assert late.is_error
-    if mode == "legacy":  # whoever enters what the schema refuses is asked again
-        async with connected(api, mode=mode, elicitation_callback=person(empty, filled)) as client:
-            assert status_of(await client.call_tool("form.goal", {})) == "completed"
+    asked.clear()  # whoever enters what the schema refuses is asked again
+    async with connected(api, mode=mode, elicitation_callback=person(empty, filled, asked=asked)) as client:
+        assert status_of(await client.call_tool("form.goal", {})) == "completed"
+    assert "data.street" in asked[1].message
+
+
+async def test_a_client_that_cannot_ask_though_it_says_so_learns_of_its_plan(api: Api) -> None:
+    async def fails(context: Any, params: Any) -> ErrorData:
+        return ErrorData(code=-32603, message="there is no screen")
+
+    async with connected(api, mode="legacy", elicitation_callback=fails) as client:
+        result = await client.call_tool("order.goal", {"item": "lamp"})
+        assert status_of(result) == "input_required"
+        cancelled = await client.call_tool("plan_cancel", {"plan_id": plan_of(result)})
+        assert status_of(cancelled) == "cancelled"
 
 
 async def test_an_open_form_is_withdrawn_when_the_plan_is_answered_elsewhere(api: Api) -> None:
