@@ -186,11 +186,10 @@ class SlowTurn:
             turn.close()
             state.need(needed.names)
             return None
-        return ran if isinstance(ran, Outcome) else await self._conclude(*ran)
+        return ran if ran is None or isinstance(ran, Outcome) else await self._conclude(*ran)
 
     async def _conclude(self, turn: Turn, result: TurnOutcome) -> Outcome | None:
         """Do what a turn that has run asks for; None if it has to be tried again, from a newer checkpoint."""
-        state = self._state
         if result is TurnOutcome.UNKNOWN:
             return await self._handle_unknown_plan()
         if result is TurnOutcome.REFUSE:
@@ -201,13 +200,19 @@ class SlowTurn:
             return self._done
         if result is TurnOutcome.IGNORE:
             turn.close()
-            if await state.patiently(state.is_stale):
-                # Another host has committed: the event may matter to the plan as it is now.
-                await state.patiently(state.load)
+            if await self._reload_stale():
                 return None
             self._host.events_unwanted += turn.is_unwanted
             return self._done
         return await self._commit(turn)
+
+    async def _reload_stale(self) -> bool:
+        """Load the plan anew if another host has committed: the event may mean something else to it as it is now."""
+        state = self._state
+        if not await state.patiently(state.is_stale):
+            return False
+        await state.patiently(state.load)
+        return True
 
     def _turn(self) -> Turn:
         if self._has_turn:
@@ -217,8 +222,10 @@ class SlowTurn:
         turn.held = self._held
         return turn
 
-    async def _run(self, turn: Turn) -> tuple[Turn, TurnOutcome] | Outcome:
+    async def _run(self, turn: Turn) -> tuple[Turn, TurnOutcome] | Outcome | None:
         """Run a turn; returns the turn to go on with (another one, if it failed), or the outcome of a retry.
+
+        None if it has failed on an old state of the plan.
 
         Raises:
             NotLoaded: the turn is to be taken again with these results.
@@ -253,6 +260,9 @@ class SlowTurn:
             await self._dead_letter("refused", str(error))
             return await self._failed(error)
         except Exception as error:
+            if await self._reload_stale():
+                turn.close()
+                return None
             logger.warning("turn failed: %s", error_text(error), exc_info=True, extra=self._place())
             return await self._failed(error)
 

@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from plancast import App, PlanContext, Planner, RetryableError, Settings, StateAction, StateConfig, StateTransition
+from plancast import (
+    App,
+    PlanContext,
+    Planner,
+    RetryableError,
+    Settings,
+    StateAction,
+    StateConfig,
+    StateTransition,
+    TerminalError,
+)
 from plancast.agents.definitions import AgentDefinition, EventDefinition
 from plancast.agents.registry import AgentRegistry
 from plancast.testing import PlancastTest
@@ -616,6 +626,29 @@ async def test_a_bus_that_is_away_for_a_handler_does_not_fail_the_plan() -> None
         kinds = [(await bench.hand(host, a_goal(), attempt=attempt))[0].kind for attempt in (1, 2, 3)]
         assert kinds == ["retry", "retry", "done"]
         assert (await bench.plan()).status == "running"
+
+
+async def test_an_error_on_a_state_that_another_host_has_moved_on_from_fails_no_plan() -> None:
+    planner, ticks = Planner("p"), list[bool]()
+    planner.add_goal("x.goal", LONG)
+
+    @planner.on_transition()
+    async def handle(transition: Any, context: Any) -> None:
+        plan = transition.plan
+        if transition.event.type == "stop":
+            ticks.append("ticked" in plan.results)
+            if not ticks[-1]:
+                raise TerminalError("it has not ticked")
+        plan.results["ticked"] = True
+        await plan.execute_next(transition)
+
+    async with Bench(App("app", planners=[planner])) as bench:
+        stale, other = bench.host(), bench.host()
+        await bench.done(stale, a_goal())
+        await bench.done(other, a_signal("tick"))
+        await bench.done(stale, a_signal("stop"))
+        assert ticks == [False, True]
+        assert (await bench.plan()).status == "completed"
 
 
 async def test_a_result_that_cannot_be_stored_fails_the_plan() -> None:
