@@ -48,6 +48,8 @@ FIRST_RETRY, LONGEST_RETRY = 5.0, 3_600.0
 """Seconds before a second attempt; the pause doubles up to the longest."""
 TRY_SECONDS: Final = 60.0
 """Seconds for which nobody else tries what one process is trying."""
+LIST_SECONDS: Final = 30.0
+"""Seconds between two readings of all that is to be delivered."""
 AT_ONCE: Final = 4
 """Notifications that are tried at once, for each target."""
 MOST_PENDING: Final = 1_000
@@ -113,6 +115,8 @@ class Notifier:
         self._pending: dict[str, Entry] = {}
         self._known: LRUCache[str, None] = LRUCache(10_000)
         """Ids of notifications that were stored, so that further commits of their plans cost nothing."""
+        self._listed = float("-inf")
+        """When they were read from the store."""
         self._trying: dict[str, asyncio.Task[None]] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -146,6 +150,7 @@ class Notifier:
             self._pending.clear()
             return
         await self._find()
+        await self._list()
         self._try_due()
 
     # The lead.
@@ -166,7 +171,7 @@ class Notifier:
         if not await self._save(version):
             return False
         if not kept:
-            self._pending = {each.id: each for each in await self._outbox.pending()}
+            self._pending, self._listed = {}, float("-inf")
         return True
 
     async def _save(self, version: int) -> bool:
@@ -180,6 +185,15 @@ class Notifier:
             return False
         self._lead = (until, stored)
         return True
+
+    async def _list(self) -> None:
+        """Read what is to be delivered, now and then: a process that has lost the lead may have left something."""
+        now = self._clock.time()
+        if now >= self._listed + LIST_SECONDS:
+            for entry in await self._outbox.pending():
+                if entry.id not in self._trying:
+                    self._pending[entry.id] = entry
+            self._listed = now
 
     # Causes.
 
@@ -215,10 +229,12 @@ class Notifier:
         for notice in notices:
             for target in self._audience.targets_of(notice):
                 entry = Entry(self._app, target.id, notice, now, now)
-                if entry.id not in self._known and await self._outbox.add(entry):
-                    self._pending[entry.id] = entry
+                if entry.id in self._known:
+                    continue
+                if (stored := await self._outbox.add(entry)) is not None:
+                    self._pending[entry.id] = stored
                     if sum(each.target == target.id for each in self._pending.values()) > MOST_PENDING:
-                        await self._give_up(entry, f"{MOST_PENDING} others wait for it")
+                        await self._give_up(stored, f"{MOST_PENDING} others wait for it")
                 self._known[entry.id] = None
 
     async def _human_events(self) -> Collection[str]:

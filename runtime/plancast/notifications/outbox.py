@@ -59,18 +59,18 @@ class Outbox:
         self._registry = registry
         self._app = app
 
-    async def add(self, entry: Entry) -> bool:
-        """Add a notification; False if it was delivered already, or is to be delivered."""
-        if await self._registry.get(SETTLED, entry.id) is not None:
-            return False
-        stored, version = await self._registry.read(PENDING, entry.id)
-        if stored:
-            return False
-        try:
-            await self._registry.replace(PENDING, entry.id, pack(entry.to_fields()), version, PENDING_SECONDS)
-        except CommitConflict:
-            return False
-        return True
+    async def add(self, entry: Entry) -> Entry | None:
+        """Add a notification, and return it as it is stored; None if it was delivered or given up already."""
+        while await self._registry.get(SETTLED, entry.id) is None:
+            stored, version = await self._registry.read(PENDING, entry.id)
+            if stored:
+                return Entry.read(unpack(stored))
+            try:
+                await self._registry.replace(PENDING, entry.id, pack(entry.to_fields()), version, PENDING_SECONDS)
+            except CommitConflict:
+                continue  # another process has added it, or what was removed has expired
+            return entry
+        return None
 
     async def pending(self) -> list[Entry]:
         """The notifications that are to be delivered."""

@@ -106,7 +106,8 @@ class Email:
 
     @property
     def recipients(self) -> tuple[str, ...]:
-        return (self.to,) if isinstance(self.to, str) else tuple(self.to)
+        given: Any = self.to
+        return tuple(given) if isinstance(given, (list, tuple)) else (given,)
 
     @property
     def name(self) -> str:

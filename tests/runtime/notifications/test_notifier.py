@@ -12,10 +12,11 @@ from pydantic import SecretStr
 from tests.runtime.notifications.apps import PATIENCE, asked, drafts, until_status
 from tests.runtime.notifications.receiver import Receiver, http_receiver, mail_server
 
-from plancast import App, Email, PlanHandle, Settings, Slack, Webhook
+from plancast import App, BudgetExhausted, Email, PlanHandle, Settings, Slack, WakeMode, Webhook
 from plancast.notifications import notifier
+from plancast.notifications.notice import Notice
 from plancast.notifications.notifier import LEAD_SECONDS, MOST_PENDING
-from plancast.notifications.outbox import PENDING, SETTLED
+from plancast.notifications.outbox import PENDING, SETTLED, Entry, Outbox
 from plancast.testing import ManualClock, PlancastTest
 from plancast.webhooks.signature import verify
 
@@ -328,3 +329,46 @@ async def test_a_test_notifies_nobody_unless_it_says_so(receiver: Receiver) -> N
             await asyncio.sleep(0.01)
         assert not await env.bus.registry.list(PENDING)
     assert not receiver.got
+
+
+async def test_what_another_process_has_left_is_delivered(receiver: Receiver) -> None:
+    app = drafts()
+    app.notify(on="failed", to=Webhook(receiver.url))
+    async with deployed(app) as env:
+        await failing(env)
+        await advanced(env, lambda: receiver.got)
+        await quiet(env)
+        notice = Notice("n2", "failed", "p2", "p2", "draft.goal", "", "left by a process that has lost the lead")
+        now = env.clock.time()
+        entry = Entry(app.name, app.notifications[0].target.id, notice, now, now)
+        left = await Outbox(env.bus.registry, app.name).add(entry)
+        assert left == entry
+        assert await Outbox(env.bus.registry, app.name).move(entry, now + 60, attempt=True) is not None
+        await advanced(env, lambda: len(receiver.got) == 2)
+        await quiet(env)
+        assert receiver.bodies[1]["data"]["text"] == notice.text
+        assert await Outbox(env.bus.registry, app.name).add(entry) is None
+
+
+class Spendthrift:
+    """A planner whose budget is exhausted at once."""
+
+    name = "spendthrift"
+    goals = ("spend.goal",)
+    wake_mode = WakeMode.PUSH
+
+    async def next(self, run: Any) -> Any:
+        raise BudgetExhausted("max_tokens: 10 of 10 tokens are spent")
+
+
+async def test_an_exhausted_budget_is_told_once_to_each(receiver: Receiver) -> None:
+    async with http_receiver() as other:
+        app = App("spend", planners=[Spendthrift()])  # type: ignore[list-item]
+        app.notify(to=Webhook(receiver.url))
+        app.notify(on="failed", to=Webhook(other.url))
+        async with deployed(app) as env:
+            await until_status(await env.submit("spend.goal"), "failed")
+            await advanced(env, lambda: receiver.got and other.got)
+            await quiet(env)
+        assert [each["type"] for each in receiver.bodies + other.bodies] == ["plan.budget"] * 2
+        assert "max_tokens: 10 of 10 tokens are spent" in receiver.bodies[0]["data"]["text"]
