@@ -1117,7 +1117,13 @@ async def test_everything_can_be_reached_by_keys(page: Page, deployed: Deployed)
     await expect(page.locator(".turn")).not_to_have_count(0)
     await page.keyboard.press("Escape")
     await expect(row(page, older).locator("a")).to_be_focused()
-    for keys, title in (("g a", "Approvals"), ("g d", "Dead letters"), ("g r", "Runtime"), ("g u", "Usage and cost")):
+    for keys, title in (
+        ("g a", "Approvals"),
+        ("g s", "Schedules"),
+        ("g d", "Dead letters"),
+        ("g r", "Runtime"),
+        ("g u", "Usage and cost"),
+    ):
         for key in keys.split():
             await page.keyboard.press(key)
         await expect(page.get_by_role("heading", level=1)).to_have_text(title)
@@ -1158,7 +1164,7 @@ async def test_all_text_has_the_contrast_of_wcag_aa(
     await page.emulate_media(color_scheme=colours, reduced_motion="reduce")
     places = [f"plans/{waiting}?tab={tab}" for tab in ("way", "time", "data", "effects", "family")]
     places += ["plans?goal=refund.goal", "plans?text=nothing-is-so", f"plans/{ended}", f"plans/{failed}", "plans/none"]
-    for where in [*places, "approvals", "deadletters", "runtime", "usage"]:
+    for where in [*places, "approvals", "schedules", "deadletters", "runtime", "usage"]:
         await page.evaluate("where => { location.hash = where }", f"#/{where}")
         await expect(page.locator("main h1")).to_be_visible()
         assert await faint_texts(page) == [], where
@@ -1190,7 +1196,7 @@ async def test_a_phone_shows_every_page_without_scrolling_sideways(page: Page, d
         f"plans/{plan_id}?tab=effects",
         "plans?goal=refund.goal",  # with the filters
     ]
-    for where in [*places, "approvals", "deadletters", "runtime", "usage"]:
+    for where in [*places, "approvals", "schedules", "deadletters", "runtime", "usage"]:
         await page.evaluate("where => { location.hash = where }", f"#/{where}")
         await expect(page.locator("main h1")).to_be_visible()
         await expect(page.locator("main .loading")).to_have_count(0)
@@ -1350,3 +1356,22 @@ async def put_raw(deployed: Deployed, subject: str, payload: bytes) -> None:
         await connection.close()
     while not await deployed.bus.dead_letters.count():
         await asyncio.sleep(0.02)
+
+
+async def test_schedules_are_listed_paused_and_triggered(page: Page, deployed: Deployed) -> None:
+    name = "nightly-refund"
+    schedules = deployed.client.schedules
+    await schedules.create(name, event_type="refund.goal", data={"amount": 1, "customer": "Ada"}, every=86_400)
+    await page.get_by_role("link", name="Schedules").click()
+    card = page.locator("li.card").filter(has_text=name)
+    await expect(card).to_contain_text("refund.goal, every 86400 s")
+    await card.get_by_role("button", name="Pause").click()
+    await expect(card.locator(".badge")).to_have_text("paused")
+    assert (await schedules.get(name)).paused
+    await card.get_by_role("button", name="Resume").click()
+    await expect(card.get_by_role("button", name="Pause")).to_be_visible()
+    await card.get_by_role("button", name="Trigger").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Trigger").click()
+    await expect(page.get_by_text("was started")).to_be_visible()
+    assert [each.kind for each in await schedules.runs(name)] == ["trigger"]
+    await schedules.delete(name)
