@@ -21,6 +21,7 @@ from plancast.settings import ReasonerSettings
 from plancast.testing import PlancastTest
 from plancast.turn_record.record import MAX_UNWANTED
 from plancast_actors.hosting.plan_host import PlanHost
+from plancast_actors.maintenance import scheduler
 from plancast_actors.plan_actors.protocol import Inbound
 from plancast_actors.reasoning import pool as reasoner_pool
 from plancast_actors.reasoning.pool import ReasonerPool
@@ -457,7 +458,7 @@ def test_sampled_tokens_are_those_of_one_event_in_64() -> None:
 
 
 def test_every_metric_is_reported_by_something() -> None:
-    reporting = "".join(map(inspect.getsource, (collectors, reporter, reasoner_pool, sampling)))
+    reporting = "".join(map(inspect.getsource, (collectors, reporter, reasoner_pool, sampling, scheduler)))
     names = {name for name, value in vars(metrics).items() if isinstance(value, Metric)}
     assert len(names) == len(METRICS)
     assert {name for name in names if name not in reporting} == set()
