@@ -52,7 +52,7 @@ def serve(
     """
     require_mcp()
     if app is None:
-        return console(nats_url, address, data_dir, host, port, as_json=as_json)
+        return console(nats_url, address, data_dir, host=host, port=port, as_json=as_json)
     loaded = load_valid(app)
     settings = load_settings(base=loaded.settings, nats_url=nats_url, address=address, data_dir=data_dir)
     settings.console.host = host if host is not None else settings.console.host

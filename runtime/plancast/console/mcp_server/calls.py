@@ -231,7 +231,7 @@ class PlanCalls:
             for each in pending:
                 each.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
-            await changes.aclose()  # type: ignore[attr-defined]
+            await changes.aclose()
 
     async def _question(self, handle: PlanHandle) -> Question | None:
         return question_of(await handle.state(), await self._backend.registry.human_events())
