@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -103,6 +104,15 @@ class SimulatedHost(HostPort):
         if self._met is None or self._met.program is None:
             raise HostLost(self.process.name)
         return self._met.node
+
+    async def watch(self) -> bool:
+        """See :class:`plancast_actors.plan_actors.protocol.HostPort`."""
+        ended: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+        if self._met is not None:
+            self._met.calls[ended] = None
+        with contextlib.suppress(HostLost):
+            await ended
+        return False
 
     async def recycle(self) -> None:
         """See :class:`plancast_actors.plan_actors.protocol.HostPort`."""

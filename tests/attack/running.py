@@ -48,7 +48,7 @@ def app() -> App:
     return App("held", planners=[planner], workers=[worker])
 
 
-class Here:
+class Here(HostPort):
     """A plan host in this process; see :class:`plancast_actors.plan_actors.protocol.HostPort`."""
 
     def __init__(self, host: PlanHost) -> None:

@@ -20,6 +20,7 @@ from rich.console import Console
 from plancast_actors.dispatch import slots
 from plancast_actors.dispatch.router import Router
 from plancast_actors.dispatcher_options import DispatcherOptions
+from plancast_actors.plan_actors.protocol import HostPort
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import connect
 from plancast_bus.jetstream.client.api import JetStreamApi
@@ -46,7 +47,7 @@ IDS = [
 GROUP = Group(turns_per_second=1000, dispatchers=2, hosts=4, dispatcher_ms=0.2, host_ms=2.0, streams_ms=0.5)
 
 
-class Host:
+class Host(HostPort):
     """A plan host that answers nothing."""
 
     async def requester(self, *_: Any) -> Any:

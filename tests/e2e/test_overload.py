@@ -37,7 +37,7 @@ async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.05)
 
 
-class Here:
+class Here(HostPort):
     """A plan host in this process; see :class:`plancast_actors.plan_actors.protocol.HostPort`."""
 
     def __init__(self, host: PlanHost) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from functools import partial
 from typing import Any, Literal
@@ -14,9 +15,12 @@ from plancast_actors.dispatch.granted_host import GrantedHost, PoolClient
 from plancast_actors.dispatch.remote_host import RayHost
 from plancast_actors.hosting.actor import QUARANTINE, start_quarantine
 from plancast_actors.hosting.connection import HostConnections
-from plancast_actors.liveness.crash_record import CrashRecord, read_crash_record
+from plancast_actors.liveness.crash_record import CrashRecord, has_ended, read_crash_record
 from plancast_actors.plan_actors.protocol import HostPort
 from plancast_actors.ray.process import Blueprint
+
+ENDING_LOOKS, ENDING_PAUSE = 20, 0.01
+"""Looks at whether a process has ended, and seconds between two of them."""
 
 
 class RayDirectory:
@@ -58,6 +62,14 @@ class RayDirectory:
         if record is None and isinstance(host, RayHost):
             record = await host.crash_record(incarnation)
         return record
+
+    async def crash_record_here(self, incarnation: str) -> CrashRecord | None:
+        """Read what a process has left on this machine; its connections are closed shortly before it has ended."""
+        for _ in range(ENDING_LOOKS):
+            if has_ended(self._namespace, incarnation):
+                return read_crash_record(self._namespace, incarnation)
+            await asyncio.sleep(ENDING_PAUSE)
+        return None
 
     @property
     def line(self) -> Literal["direct", "ray"]:

@@ -11,7 +11,7 @@ from ray.exceptions import RayError
 
 from plancast_actors.hosting.plan_pool import Grant
 from plancast_actors.hosting.pool_actor import POOL
-from plancast_actors.plan_actors.protocol import HostLost, HostReleased, Inbound, Outcome
+from plancast_actors.plan_actors.protocol import HostLost, HostPort, HostReleased, Inbound, Outcome
 from plancast_actors.ray.pool import PoolNames
 from plancast_actors.ray.remote_actor import ActorLost, RemoteActor
 from plancast_actors.rpc.client import Endpoint
@@ -96,7 +96,7 @@ class PoolClient:
             raise HostLost(f"{name}: {type(error).__name__}") from None
 
 
-class GrantedHost:
+class GrantedHost(HostPort):
     """The host of one dedicated plan; implements :class:`plancast_actors.plan_actors.protocol.HostPort`.
 
     Its incarnation is the lease: :meth:`incarnation` waits until the plan has a host.

@@ -45,12 +45,20 @@ class Quarantine:
             event any more. Twice as many if it was tried but never alone, four times as many in any case.
         index, count: Index and number of dispatchers.
         wall: Seconds since the epoch, about the same for all dispatchers.
+        losses: The losses of events, shared by the links of a dispatcher, since events go from host to host.
     """
 
-    def __init__(self, max_losses: int, index: int = 0, count: int = 1, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        max_losses: int,
+        index: int = 0,
+        count: int = 1,
+        wall: Callable[[], float] = time.time,
+        losses: dict[int, int] | None = None,
+    ) -> None:
         self.max_losses = max_losses
         self._index, self._count, self._wall = index, count, wall
-        self.losses: dict[int, int] = {}
+        self.losses: dict[int, int] = {} if losses is None else losses
         """By token; empty unless the host was lost lately."""
         self._spared: Counter[int] = Counter()
         """Losses that are not counted, by token."""
@@ -125,6 +133,19 @@ class Quarantine:
             self.suspects.appendleft(self.on_trial)
             self.on_trial = None
         return again
+
+    def acquit(self, tokens: Iterable[int]) -> None:
+        """Take back a loss of each of these events, since the host had not ended."""
+        for token in tokens:
+            if (losses := self.losses.pop(token, 0)) > 1:
+                self.losses[token] = losses - 1
+
+    def suspect(self, inbound: Inbound) -> bool:
+        """Put an event among the suspects if hosts were lost with it that often; False if not."""
+        if self.losses.get(inbound.token, 0) < SUSPECT:
+            return False
+        self.suspects.append(inbound)
+        return True
 
     def reported(self, outcomes: Iterable[Outcome]) -> None:
         """Clear the events that the host has reported on; one that waits for a model is tried again later."""

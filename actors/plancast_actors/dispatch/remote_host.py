@@ -13,7 +13,7 @@ from ray.exceptions import RayError
 
 from plancast_actors.hosting.connection import HostConnection, HostConnections
 from plancast_actors.liveness.crash_record import CrashRecord
-from plancast_actors.plan_actors.protocol import HostLost, Inbound, Outcome
+from plancast_actors.plan_actors.protocol import HostLost, HostPort, Inbound, Outcome
 from plancast_actors.ray.endpoint import FALLBACK_SECONDS
 from plancast_actors.rpc.client import Endpoint
 from plancast_actors.rpc.framing import pack, unpack
@@ -21,7 +21,7 @@ from plancast_actors.rpc.framing import pack, unpack
 logger = logging.getLogger(__name__)
 
 
-class RayHost:
+class RayHost(HostPort):
     """A plan host in another process; implements :class:`plancast_actors.plan_actors.protocol.HostPort`.
 
     ``find`` finds its Ray actor, or starts it, and blocks. Without ``connections``, everything goes through Ray.
@@ -58,6 +58,13 @@ class RayHost:
                     return incarnation
                 return await self._connect(actor, incarnation, self._connections)
 
+    async def watch(self) -> bool:
+        """Implement :meth:`plancast_actors.plan_actors.protocol.HostPort.watch`."""
+        if self._connection is None:
+            await asyncio.Event().wait()
+            return False
+        return await self._connection.watch()
+
     async def recycle(self) -> None:
         """Kill a process that does not answer; Ray restarts it."""
         logger.error("%s does not answer, its process is ended", self._name)
@@ -80,7 +87,7 @@ class RayHost:
             if not connection.lost:
                 self._connection = connection
                 return incarnation
-            if connection is self._connection:
+            if connection is self._connection and not connection.silent:
                 self._fall_back("its connection was lost although it is alive")
         elif connection is not None:
             connection.abort()
@@ -93,8 +100,9 @@ class RayHost:
         if endpoint is None:
             self._fall_back("it offers no endpoint")
             return incarnation
+        beats: Endpoint | None = await actor.beats.remote() if hasattr(actor, "beats") else None
         try:
-            self._connection = await connections.open(self._name, endpoint)
+            self._connection = await connections.open(self._name, endpoint, beats)
         except OSError as error:
             reason = str(error) or type(error).__name__
             self._fall_back(f"it cannot be reached at {endpoint} ({reason}); is there a firewall between the nodes?")

@@ -47,7 +47,10 @@ class HostDirectory(Protocol):
 
 
 class Router:
-    """Routes events to hosts: by the plan's slot among shared hosts, or to the plan's dedicated host.
+    """Routes events to hosts: by the plan's slot among the shared hosts that live, or to the plan's dedicated host.
+
+    A host that is lost is routed around at once: others take its plans, and its events in flight, until it is back. The
+    same holds for a host that gets no more plans, since it is surplus, or another one stands in for it, when it ends.
 
     ``settle`` is called with the outcomes that hosts report, ``spawn`` runs a coroutine in the background. ``suspects``
     has events that end hosts run in the quarantine host; None: they are tried where they are.
@@ -68,15 +71,17 @@ class Router:
         self._settle = settle
         self._spawn = spawn
         self._suspects = suspects
+        self._losses: dict[int, int] = {}
+        """Losses of hosts with events that are in flight, by token."""
         self._shared = [self._link(host) for host in hosts.shared]
         self._by_slot = self._assigned()
         self._leaving: list[HostLink] = []
-        """Links to shared hosts that get no more plans."""
+        """Links to shared hosts that are surplus."""
         self._moving: asyncio.Task[None] | None = None
         self._staying: dict[str, HostLink] = {}
         """Plans with events at the shared host that they leave, by the token of the correlation id."""
         self._moved: list[HostLink] = []
-        """To hosts whose plans were moved, while these have events in flight."""
+        """To hosts for which others stand in, while these have events in flight."""
         self._dedicated: dict[str, HostLink] = {}
         """By the token of the plan's correlation id."""
         self._drop_at = MIN_DROPPED
@@ -134,10 +139,44 @@ class Router:
         links += [self._link(host) for host in hosts[len(links) :]]
         self._leaving += self._shared[len(hosts) :]
         self._shared = links
+        self._assign()
+
+    def move(self, index: int, host: HostPort) -> None:
+        """Send the events of a shared host's plans to another host from now on, which stands in for it.
+
+        Those in flight stay where they are until that host has reported on them, or ends. Plans may be in both hosts
+        meanwhile: the checkpoint's compare-and-set lets one of them commit.
+        """
+        before, self._shared[index] = self._shared[index], self._link(host)
+        self._moved.append(before)
+        self._assign()
+        self._spawn(self._leave(before))
+
+    async def _leave(self, link: HostLink) -> None:
+        pause = MOVE_SECONDS
+        try:
+            while not link.idle:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MAX_MOVE_SECONDS)
+            await link.close()
+        finally:
+            self._moved.remove(link)
+
+    def _assign(self) -> None:
+        """Assign the plans to the shared hosts that live, and hand events on that lost ones have.
+
+        While no host lives, events wait for their own one.
+        """
         self._by_slot = self._assigned()
-        self._staying = self._held([*links, *self._leaving])
+        living = [link for link in (*self._shared, *self._leaving) if not link.lost]
+        self._staying = self._held(living)
         if self._staying and self._moving is None:
             self._moving = asyncio.get_running_loop().create_task(self._watch_moves())
+        if all(link.lost for link in self._shared):
+            return
+        for link in (*self._shared, *self._leaving, *self._moved):
+            for inbound in link.surrender(crashed=link in self._shared) if link.lost else ():
+                self._shared_link(correlation_token(inbound.subject)).put(inbound)
 
     async def left(self, seconds: float) -> bool:
         """Wait until hosts that get no more plans have no events, and release them.
@@ -171,24 +210,8 @@ class Router:
         return {token: link for token, link in tokens if self._by_slot[slots.slot_of(token)] is not link}
 
     def _assigned(self) -> list[HostLink]:
-        return [self._shared[owner] for owner in slots.owners(len(self._shared))]
-
-    def move(self, index: int, host: HostPort) -> None:
-        """Send the events of a shared host's plans to another host from now on.
-
-        Those in flight stay where they are; if that host ends before it has reported on them, they follow. Plans may be
-        in both hosts meanwhile: the checkpoint's compare-and-set lets one of them commit.
-        """
-        before, self._shared[index] = self._shared[index], self._link(host)
-        self._by_slot = self._assigned()
-        self._moved.append(before)
-        self._spawn(self._leave(before, self._shared[index]))
-
-    async def _leave(self, link: HostLink, successor: HostLink) -> None:
-        try:
-            await link.hand_over(successor)
-        finally:
-            self._moved.remove(link)
+        gone = frozenset(index for index, link in enumerate(self._shared) if link.lost)
+        return [self._shared[owner] for owner in slots.living_owners(len(self._shared), gone)]
 
     async def close(self) -> None:
         if self._moving is not None:
@@ -217,7 +240,9 @@ class Router:
         return None if checkpoint is None else checkpoint.summary.goal_event in self._options.dedicated_goals
 
     def _link(self, host: HostPort) -> HostLink:
-        return HostLink(host, self._options, self._settle, suspects=self._suspects)
+        return HostLink(
+            host, self._options, self._settle, suspects=self._suspects, changed=self._assign, losses=self._losses
+        )
 
     def _drop_idle_links(self) -> None:
         if len(self._dedicated) < self._drop_at:

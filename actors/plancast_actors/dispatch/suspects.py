@@ -50,6 +50,10 @@ class QuarantineDirectory(Protocol):
         """Read the crash record of a process that a host has had; None if it cannot be read."""
         ...
 
+    async def crash_record_here(self, incarnation: str) -> CrashRecord | None:
+        """Read the crash record of a process that has just ended; None if it lives, or was on another machine."""
+        ...
+
 
 @dataclass
 class Charge:
@@ -189,15 +193,19 @@ class Suspects:
     # Crashes.
 
     async def blame(
-        self, host: HostPort, incarnation: str, in_flight: Iterable[Inbound], *, on_trial: bool
+        self, host: HostPort, incarnation: str, in_flight: Iterable[Inbound], *, on_trial: bool, here: bool = False
     ) -> Blame | None:
         """Find the events that may have ended a host's process; None if it has left no record that can be read.
 
-        ``on_trial``: it is the quarantine host, so that the blame is confirmed.
+        ``on_trial``: it is the quarantine host, so that the blame is confirmed. ``here``: it has just ended; look on
+        this machine alone.
         """
         try:
             async with asyncio.timeout(BLAME_SECONDS):
-                record = await self._directory.crash_record(host, incarnation)
+                if here:
+                    record = await self._directory.crash_record_here(incarnation)
+                else:
+                    record = await self._directory.crash_record(host, incarnation)
                 return None if record is None else await self._blame(record, in_flight, on_trial)
         except Exception as error:  # of Ray, which has many
             logger.info("a crash record cannot be read: %s", error)

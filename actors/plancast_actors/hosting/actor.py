@@ -12,6 +12,7 @@ from plancast.settings import Settings
 from plancast.telemetry import trace_export
 from plancast_actors.hosting.connection import host_server
 from plancast_actors.hosting.plan_host import PlanHost
+from plancast_actors.liveness.beats import BeatServer
 from plancast_actors.liveness.crash_record import Marks, clear_crash_records, read_crash_record
 from plancast_actors.liveness.watchdog import BlockWatch, own_marks
 from plancast_actors.plan_actors.protocol import Inbound
@@ -39,6 +40,7 @@ class HostProcess(Process):
 
     def __init__(self, blueprint: Blueprint, name: str) -> None:
         self._endpoint: Endpoint | None = None
+        self._beats: Endpoint | None = None
         super().__init__(blueprint, name)
 
     async def _start(self) -> None:
@@ -87,6 +89,8 @@ class HostProcess(Process):
     async def _open_endpoint(self, settings: Settings) -> None:
         self.server = host_server(self.host.exchange, await self.host.incarnation())
         self._endpoint = await open_endpoint(self.server, settings, self.name, "events")
+        if self._endpoint is not None:
+            self._beats = await BeatServer().open(lambda server: open_endpoint(server, settings, self.name, "beats"))
 
     async def abilities(self) -> Abilities:
         """The goals and planners of the host's app."""
@@ -97,6 +101,11 @@ class HostProcess(Process):
         """Return where dispatchers connect; None when they are to call through Ray."""
         await self.ready()
         return self._endpoint
+
+    async def beats(self) -> Endpoint | None:
+        """Return where a thread answers dispatchers that watch this process; None if it does not."""
+        await self.ready()
+        return self._beats
 
     async def incarnation(self) -> str:
         await self.ready()

@@ -2,23 +2,60 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Self
 
+from plancast_actors.liveness.beats import wait_for_silence
 from plancast_actors.plan_actors.protocol import HostLost, Inbound, Outcome
 from plancast_actors.rpc.client import Connection, ConnectionLost, Endpoint
 from plancast_actors.rpc.server import RpcServer
 
+logger = logging.getLogger(__name__)
 Exchange = Callable[[str, list[Inbound], bool], Awaitable[list[Outcome]]]
 
 
 class HostConnection(Connection):
-    """Connection of a dispatcher to one incarnation of a host."""
+    """Connection of a dispatcher to one incarnation of a host, and another one to the thread that answers its beats.
 
-    def __init__(self, name: str, endpoint: Endpoint) -> None:
+    Args:
+        name: The host's.
+        endpoint: Where it takes events.
+        beats: Where it answers beats; None does not watch it.
+    """
+
+    def __init__(self, name: str, endpoint: Endpoint, beats: Endpoint | None = None) -> None:
         super().__init__(endpoint)
         self.incarnation = endpoint.incarnation
+        self.silent = False
+        """True if it was closed because the host's process answered no beats."""
         self._name = name
+        self._beats = Connection(beats) if beats is not None else None
+
+    async def connect(self) -> Self:
+        await super().connect()
+        if self._beats is not None:
+            try:
+                await self._beats.connect()
+            except OSError as error:
+                logger.warning("beats of %s cannot be heard: %s", self._name, error)
+                self._beats = None
+        return self
+
+    async def watch(self) -> bool:
+        """Wait until the host's process has ended, or is silent (True), and close the connection then."""
+        if self._beats is None:
+            await asyncio.Event().wait()
+        else:
+            self.silent = await wait_for_silence(self._beats)
+            self.abort()
+        return self.silent
+
+    def abort(self, reason: str = "") -> None:
+        super().abort(reason)
+        if self._beats is not None:
+            self._beats.abort()
 
     async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
         """Implement :meth:`plancast_actors.plan_actors.protocol.HostPort.exchange`."""
@@ -47,9 +84,9 @@ class HostConnections:
         """The connection to a host, or None; it may have been lost."""
         return self._connections.get(name)
 
-    async def open(self, name: str, endpoint: Endpoint) -> HostConnection:
+    async def open(self, name: str, endpoint: Endpoint, beats: Endpoint | None = None) -> HostConnection:
         """Connect to a host; raises what :meth:`Connection.connect` raises."""
-        connection = await HostConnection(name, endpoint).connect()
+        connection = await HostConnection(name, endpoint, beats).connect()
         self._connections = {other: each for other, each in self._connections.items() if not each.lost}
         self._connections[name] = connection
         return connection

@@ -17,7 +17,7 @@ from plancast.settings import Settings
 from plancast_actors.liveness.registration import Registration
 from plancast_actors.plan_actors.activation import Activation
 from plancast_actors.plan_actors.plan_actor import PlanActor
-from plancast_actors.plan_actors.protocol import Inbound, Outcome
+from plancast_actors.plan_actors.protocol import HostPort, Inbound, Outcome
 from plancast_actors.plan_actors.reports import REPORT_WAIT, REPORTS_SECONDS, Reports
 from plancast_actors.plan_actors.services import HostServices
 from plancast_bus.clock import Clock
@@ -47,7 +47,7 @@ def notifier_of(app: App, bus: Bus, settings: Settings, clock: Clock) -> Notifie
     return Notifier(audience, bus, settings.console, clock)
 
 
-class PlanHost(HostServices):
+class PlanHost(HostServices, HostPort):
     """Holds plan actors in memory while they are in use, and passivates idle ones.
 
     Args:

@@ -250,6 +250,22 @@ def read_crash_record(namespace: str, incarnation: str) -> CrashRecord | None:
     return CrashRecord(how, cause == BLOCKED, step, by_state[BEGUN], by_state[PARKED], stacks)
 
 
+def has_ended(namespace: str, incarnation: str) -> bool:
+    """True if the process of a file of this machine has ended, whether or not its parent knows."""
+    if not incarnation.isalnum():
+        return False
+    try:
+        with open(_file_of(namespace, incarnation), "rb") as opened:
+            pid = int(_header(opened.read(_FIRST))[1])
+    except (OSError, struct.error, ValueError):
+        return False
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return True
+    return state in "ZX"
+
+
 def clear_crash_records(namespace: str) -> None:
     """Remove the files of processes that ended long ago."""
     folder = _folder_of(namespace)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Literal, NamedTuple, Protocol
 
 from plancast_bus.ports.bus import Delivery
@@ -100,3 +101,11 @@ class HostPort(Protocol):
     async def recycle(self) -> None:
         """Kill the host's process, which does not answer; it restarts by itself."""
         ...
+
+    async def watch(self) -> bool:
+        """Wait until the process that :meth:`incarnation` has found ends, or is silent: other hosts take its plans.
+
+        Waits for ever where only failing calls tell. Returns True for a silent process, which may live.
+        """
+        await asyncio.Event().wait()
+        return False

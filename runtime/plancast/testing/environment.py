@@ -30,7 +30,7 @@ SETTLE_ROUNDS = 500
 """Turns of the event loop for which :meth:`PlancastTest.advance` waits until the queues are empty."""
 
 
-class LocalHost:
+class LocalHost(HostPort):
     """A plan host in this process that can crash and restart empty."""
 
     def __init__(self, environment: PlancastTest, name: str) -> None:

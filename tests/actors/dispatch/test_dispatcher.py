@@ -10,10 +10,10 @@ import pytest
 
 from plancast import App, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
 from plancast.testing import PlancastTest
-from plancast_actors.dispatch import slots
+from plancast_actors.dispatch import host_link, slots
 from plancast_actors.dispatch.dispatcher import Dispatcher
 from plancast_actors.dispatcher_options import DispatcherOptions, consumer_specs
-from plancast_actors.plan_actors.protocol import HostLost, Inbound, Outcome
+from plancast_actors.plan_actors.protocol import HostLost, HostPort, Inbound, Outcome
 from plancast_actors.telemetry import collectors, metrics
 from plancast_actors.telemetry.samples import Samples
 from plancast_bus.clock import ManualClock
@@ -46,7 +46,7 @@ async def a_while() -> None:
         await asyncio.sleep(0)
 
 
-class Host:
+class Host(HostPort):
     """A plan host that records its events, and reports scripted outcomes."""
 
     def __init__(self, *, reports: bool = False) -> None:
@@ -532,14 +532,13 @@ async def test_a_plan_moves_to_a_new_host_when_its_events_at_the_old_one_are_set
         await bench.event("a", stays)
         await eventually(lambda: len(bench.host.given) == 3)
         assert not bench.shared[1].given, "two hosts would run the plan's turns at once"
+        bench.host.reports = True
         bench.host.report(*bench.host.given)
         await eventually(lambda: bench.stored() + bench.stored("results") == 0)
 
         async def arrives() -> bool:
             await bench.event("b", moves)
-            await eventually(lambda: bench.stored("results") == 0 or len(bench.host.given) > 3)
-            bench.host.report(*bench.host.given[3:])
-            bench.host.batches[1:] = []
+            await eventually(lambda: bench.stored("results") == 0)
             return bool(bench.shared[1].given)
 
         await eventually(arrives)
@@ -795,3 +794,214 @@ async def test_a_host_that_was_lost_before_its_plans_were_moved_holds_up_none_of
         dispatcher.router.move(0, stand_in)
         await eventually(lambda: bench.stored() == 0)
         assert stand_in.plans == {"p1"}
+
+
+# Hosts that take over the plans of others.
+
+
+class Watched(Host):
+    """A host whose loss is noticed, and that may come back as another process."""
+
+    def __init__(self, *, reports: bool = False) -> None:
+        super().__init__(reports=reports)
+        self.life = "first"
+        self.ended = asyncio.Event()
+
+    async def incarnation(self) -> str:
+        await super().incarnation()
+        return self.life
+
+    async def watch(self) -> bool:
+        await self.ended.wait()
+        return True
+
+    def go(self) -> None:
+        """End, or fall silent, without a failing call."""
+        self.failure = HostLost("it is gone")
+        self.ended.set()
+
+    def come_back(self, life: str) -> None:
+        self.life = life
+        self.ended = asyncio.Event()
+        self._ready.clear()
+        self.batches.clear()
+        self.fail(None)
+
+
+class Watching(Bench):
+    """Two hosts or more, and plans of the first one."""
+
+    def __init__(self, hosts: int = 2, **options: Any) -> None:
+        super().__init__(**options)
+        self.shared = [Watched() for _ in range(hosts)]
+        keys = (f"p{number}" for number in range(10_000))
+        self.plans = [key for key in keys if slots.host_of(key, hosts) == 0][:20]
+
+    async def connected(self, dispatcher: Dispatcher) -> None:
+        await eventually(lambda: all(link._incarnation for link in dispatcher.router.links))
+
+
+async def test_the_events_in_flight_of_a_lost_host_and_later_ones_go_to_those_that_live() -> None:
+    async with Watching(3) as bench:
+        dispatcher = await bench.start()
+        first, *others = bench.shared
+        await bench.connected(dispatcher)
+        for key in bench.plans:
+            await bench.goal(key)
+        await eventually(lambda: len(first.given) == 20)
+        first.report(first.given[0], kind="parked")
+        first.go()
+        await eventually(lambda: sum(len(each.given) for each in others) == 20)
+        assert all(each.given for each in others), "each gets a share"
+        await bench.event("a", bench.plans[0])
+        await eventually(lambda: sum(len(each.given) for each in others) == 21)
+        for each in others:
+            assert {slots.living_owners(3, frozenset({0}))[slots.slot_of(plan)] for plan in each.plans} == {
+                bench.shared.index(each)
+            }, "all dispatchers agree on the host of a plan"
+            each.reports = True
+            each.report(*each.given)
+        await eventually(lambda: bench.stored() + bench.stored("results") == 0)
+        assert first.plans == set(bench.plans)
+        assert len(first.given) == 20
+
+
+async def test_plans_go_back_to_a_host_that_is_back_when_their_events_elsewhere_are_settled() -> None:
+    async with Watching() as bench:
+        dispatcher = await bench.start()
+        first, second = bench.shared
+        await bench.connected(dispatcher)
+        first.go()
+        await eventually(lambda: any(link.lost for link in dispatcher.router.links))
+        busy, idle = bench.plans[:2]
+        await bench.goal(busy)
+        await eventually(lambda: second.given)
+        first.come_back("second")
+        await eventually(lambda: not any(link.lost for link in dispatcher.router.links))
+        await bench.event("a", busy)
+        await bench.goal(idle)
+        await eventually(lambda: first.given and len(second.given) == 2)
+        assert (first.plans, second.plans) == ({idle}, {busy})
+        second.report(*second.given)
+        await eventually(lambda: not dispatcher.router._staying)
+        await bench.event("b", busy)
+        await eventually(lambda: len(first.given) == 2)
+        first.report(*first.given)
+        await eventually(lambda: bench.stored() + bench.stored("results") == 0)
+
+
+async def test_what_a_silent_host_reports_on_events_that_others_have_is_void() -> None:
+    async with Watching() as bench:
+        dispatcher = await bench.start()
+        first, second = bench.shared
+        await bench.connected(dispatcher)
+        await bench.goal(bench.plans[0])
+        await eventually(lambda: first.given)
+        (event,) = first.given
+        first.ended.set()  # it is frozen: its call goes on
+        await eventually(lambda: second.given)
+        first.report(event)
+        await a_while()
+        assert bench.stored() == 1, "the second has not committed it"
+        second.report(event)
+        await eventually(lambda: bench.stored() == 0)
+
+
+async def test_events_wait_while_no_host_lives_and_the_first_that_is_back_takes_them() -> None:
+    async with Watching() as bench:
+        dispatcher = await bench.start()
+        first, second = bench.shared
+        await bench.connected(dispatcher)
+        second.go()
+        first.go()
+        await eventually(lambda: all(link.lost for link in dispatcher.router.links))
+        for key in bench.plans:
+            await bench.goal(key)
+        await eventually(lambda: dispatcher.dispatched == 20)
+        second.come_back("second")
+        await eventually(lambda: len(second.given) == 20)
+        second.report(*second.given)
+        await eventually(lambda: bench.stored() == 0)
+        assert not first.given
+
+
+async def test_a_host_that_cannot_be_reached_at_the_start_holds_up_no_plan() -> None:
+    async with Watching(reports=True) as bench:
+        first, second = bench.shared
+        second.reports = True
+        first.fail(HostLost("not yet there"))
+        await bench.start()
+        await bench.goal(bench.plans[0])
+        await eventually(lambda: bench.stored() == 0)
+        assert second.given
+
+
+async def test_an_event_that_two_hosts_were_lost_with_goes_to_no_third_one_before_it_is_tried() -> None:
+    async with Watching(3) as bench:
+        dispatcher = await bench.start()
+        await bench.connected(dispatcher)
+        await bench.goal(bench.plans[0])
+        await eventually(lambda: bench.host.given)
+        bench.host.go()
+        await eventually(lambda: any(each.given for each in bench.shared[1:]))
+        struck = next(each for each in bench.shared[1:] if each.given)
+        third = next(each for each in bench.shared[1:] if each is not struck)
+        struck.go()
+        await eventually(lambda: sum(link.suspected for link in dispatcher.router.links) == 1)
+        await a_while()
+        assert not third.given
+        struck.reports = True
+        struck.come_back("second")
+        await eventually(lambda: bench.stored() == 0)
+        assert len(struck.given) == 1, "it was tried in the host that it was lost with"
+        assert dispatcher.crashed == 0
+        assert not dispatcher.router._losses
+
+
+async def test_a_host_that_was_silent_and_is_back_speaks_against_no_event() -> None:
+    async with Watching() as bench:
+        dispatcher = await bench.start()
+        first, second = bench.shared
+        await bench.connected(dispatcher)
+        await bench.goal(bench.plans[0])
+        await eventually(lambda: first.given)
+        first.go()
+        await eventually(lambda: second.given and dispatcher.router._losses)
+        first.come_back("first")
+        await eventually(lambda: not dispatcher.router._losses)
+        second.report(*second.given)
+        await eventually(lambda: bench.stored() == 0)
+
+
+async def test_suspects_do_not_wait_for_ever_for_a_host_that_does_not_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host_link, "SUSPECT_SECONDS", 0.05)
+    async with Watching(3) as bench:
+        dispatcher = await bench.start()
+        await bench.connected(dispatcher)
+        await bench.goal(bench.plans[0])
+        await eventually(lambda: bench.host.given)
+        bench.host.go()
+        await eventually(lambda: any(each.given for each in bench.shared[1:]))
+        struck = next(each for each in bench.shared[1:] if each.given)
+        third = next(each for each in bench.shared[1:] if each is not struck)
+        third.reports = True
+        struck.go()
+        await eventually(lambda: bench.stored() == 0)
+        assert len(third.given) == 1
+
+
+async def test_a_host_that_is_to_end_takes_no_event_with_it() -> None:
+    async with Watching() as bench:
+        dispatcher = await bench.start()
+        first, second = bench.shared
+        await bench.connected(dispatcher)
+        await bench.goal(bench.plans[0])
+        await eventually(lambda: first.given)
+        stand_in = Watched(reports=True)
+        dispatcher.router.move(0, stand_in)
+        first.go()
+        await eventually(lambda: bench.stored() == 0)
+        assert (len(stand_in.given), len(second.given)) == (1, 0)
+        assert not dispatcher.router._losses
