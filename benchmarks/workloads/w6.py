@@ -1,8 +1,9 @@
 """W6: a process dies with plans in flight. Measures the time until each plan moves again, and counts lost plans.
 
 Plans of :mod:`benchmarks.apps.w6_app` are submitted until the given number live in one plan host; the others get theirs
-meanwhile. When each has taken its first turn, and none its last, that host is killed with SIGKILL. A
-second row is for as many plans whose dispatcher is killed.
+meanwhile. When each has taken its first turn, and none its last, that host is killed with SIGKILL, and other hosts take
+its plans: there are two at least. A second row is for as many plans whose dispatcher is killed. Each has a control: the
+time until as many plans move after the same moment, in the same deployment, while nothing is killed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from benchmarks.load.outcome import BenchmarkFailed, Outcome
 from benchmarks.reports.rows import Row, Say, Scale, Sync
 from benchmarks.systems.launcher import Running, durability, plancast
 from benchmarks.systems.processes import memory
+from plancast.settings import Settings
 from plancast_actors.deployment.deployment import host_count
 from plancast_actors.dispatch import slots
 
@@ -29,6 +31,8 @@ IN_FLIGHT: dict[Scale, int] = {"quick": 50, "short": 1000, "full": 1000}
 """Plans of the killed process."""
 NAMES: dict[Killed, str] = {"host": "host-0", "dispatcher": "dispatcher-0"}
 WARM_UP = 200
+MIN_HOSTS = 2
+"""So that the plans of a host that is killed have others to go to."""
 TIMEOUT = 120.0
 """Seconds in which all plans have to end."""
 NEARLY = 0.8
@@ -44,11 +48,14 @@ async def measure(scale: Scale, sync: Sync, say: Say, *, kills: Sequence[Killed]
         BenchmarkFailed: a plan did not complete exactly once, or they were not all in flight.
     """
     rows = []
+    settings = Settings()
+    settings.hosts.count = max(MIN_HOSTS, host_count(settings))
     for killed in kills:
         say(f"{IN_FLIGHT[scale]:,} plans in flight, the {killed} is killed")
-        async with plancast("shared", sync, ADDRESS) as running:
+        async with plancast("shared", sync, ADDRESS, settings=settings) as running:
             row = await _measure(running, IN_FLIGHT[scale], sync, killed)
-        say(f"  all move again after {row['recovery_max_ms']:,.0f} ms, p99 {row['recovery_p99_ms']:,.0f} ms")
+        control = f"without a kill p99 {row['control_p99_ms']:,.0f} ms"
+        say(f"  all move again after {row['recovery_max_ms']:,.0f} ms, p99 {row['recovery_p99_ms']:,.0f} ms; {control}")
         rows.append(row)
     return rows
 
@@ -58,11 +65,11 @@ async def _measure(running: Running, count: int, sync: Sync, killed: Killed) -> 
     async with flight_over(running) as flight:
         await flight.submit([uuid4().hex for _ in range(WARM_UP)])
         await flight.until(flight.all_ended, TIMEOUT)
-        flight.forget()
-        hit, others = _plans(count, host_count(running.settings), killed)
-        await flight.submit([*hit, *others])
-        await flight.until(flight.all_moved, TIMEOUT)
-        await asyncio.sleep(NEARLY * WORK_SECONDS)
+        hit, _ = await _take_off(running, flight, count, killed)
+        unharmed_at = time.time()
+        await flight.until(flight.all_ended, TIMEOUT)
+        control = recovery(flight, hit, unharmed_at, None)
+        hit, others = await _take_off(running, flight, count, killed)
         await running.deployment.kill(NAMES[killed])
         killed_at = time.time()
         if flight.ended:
@@ -87,12 +94,24 @@ async def _measure(running: Running, count: int, sync: Sync, killed: Killed) -> 
         "recovery_p50_ms": round(moved.percentile_ms(50), 1),
         "recovery_p99_ms": round(moved.percentile_ms(99), 1),
         "recovery_max_ms": round(moved.percentile_ms(100), 1),
+        "control_p50_ms": round(control.percentile_ms(50), 1),
+        "control_p99_ms": round(control.percentile_ms(99), 1),
         "all_ended_ms": round((flight.last_end(hit) - killed_at) * 1000, 1),
         "lost": flight.lost,
         "others": len(others),
         "others_p50_ms": None if theirs is None else round(theirs.percentile_ms(50), 1),
         "others_p99_ms": None if theirs is None else round(theirs.percentile_ms(99), 1),
     }
+
+
+async def _take_off(running: Running, flight: Flight, count: int, killed: Killed) -> tuple[list[str], list[str]]:
+    """Submit affected plans, and others, until the moment of the kill; return their ids."""
+    flight.forget()
+    hit, others = _plans(count, host_count(running.settings), killed)
+    await flight.submit([*hit, *others])
+    await flight.until(flight.all_moved, TIMEOUT)
+    await asyncio.sleep(NEARLY * WORK_SECONDS)
+    return hit, others
 
 
 def _plans(count: int, hosts: int, killed: Killed) -> tuple[list[str], list[str]]:
@@ -106,7 +125,7 @@ def _plans(count: int, hosts: int, killed: Killed) -> tuple[list[str], list[str]
     return hit, others
 
 
-def recovery(flight: Flight, plans: Sequence[str], killed_at: float, killed: Killed) -> Outcome:
+def recovery(flight: Flight, plans: Sequence[str], killed_at: float, killed: Killed | None) -> Outcome:
     """Return the time from the kill to the next turn, for each plan.
 
     The last commits of a host may reach the server after its death. So for a killed host, only turns

@@ -20,6 +20,7 @@ async def test_each_plan_moves_again_and_completes_once(monkeypatch: pytest.Monk
         ("w6", "dispatcher", w6.IN_FLIGHT["quick"], 0),
     ]
     for row in rows:
+        assert 0 < row["control_p50_ms"] <= row["control_p99_ms"]
         assert 0 < row["recovery_p50_ms"] <= row["recovery_p99_ms"] <= row["recovery_max_ms"] <= row["all_ended_ms"]
         assert row["p99_ms"] >= row["p50_ms"] > row["recovery_p50_ms"]
         assert row["rss_mb"] > row["hosts_rss_mb"] > 0
