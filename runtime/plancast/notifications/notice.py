@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any, Final
 
+from plancast.errors import BudgetExhausted
 from plancast.json_values.abbreviate import to_json_within
 from plancast.notifications.targets import Kind
 from plancast.plan.effects.entries import EFFECTS_UNKNOWN
@@ -17,7 +18,7 @@ from plancast.telemetry.redaction import redact
 from plancast_bus.ports.checkpoints import PlanSummary
 
 FAILED: Final = "failed"
-BUDGET: Final = "BudgetExhausted:"
+BUDGET: Final = str(BudgetExhausted(""))
 """Begins the error of a plan whose budget is exhausted."""
 LONGEST: Final = 500
 """Characters of a text in a notice."""
@@ -105,7 +106,7 @@ def _causes(
     if state.get("status") == FAILED:
         error = str(state.get("error") or "it has failed")
         if error.startswith(BUDGET):
-            yield "budget", "ended", error.removeprefix(BUDGET).strip(), {}
+            yield "budget", "ended", error, {}
         elif not state.get("parent_plan_id"):  # the failure of a child is its parent's to handle
             yield "failed", "ended", error, {}
 
