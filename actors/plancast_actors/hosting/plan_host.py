@@ -84,7 +84,7 @@ class PlanHost(HostServices, HostPort):
         self._registration: Registration | None = None
         self._restorations: asyncio.Task[None] | None = None
         self._notifier: Notifier | None = None
-        self.notifies = True
+        self.notifies: bool = True
         """Whether it may send the notifications of the app."""
         self._stopping = False
         self._new_state: Callable[[HostServices, str], Activation] = Activation
