@@ -249,7 +249,8 @@ class Client:
 
     def _scheduled(self, plan_id: str, tenant_id: str) -> PlanHandle:
         """Make a handle for a plan whose goal a dispatcher is going to send."""
-        pending = self.results.pending(plan_id, tenant_id=tenant_id)
+        # It may begin late: a wait for it does not end because it is unknown yet.
+        pending = self.results.pending(plan_id, announced=True, tenant_id=tenant_id)
         return PlanHandle(self.results, self._publish, pending, self._human_events, submitted=True)
 
     async def _publish(self, event: EventEnvelope) -> None:
