@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -74,7 +73,7 @@ class ScheduleDefinition(BaseModel):
             return parse_cron(self.cron).next_after(after, zone_of(self.timezone))
         assert self.every is not None
         period, begin = round(self.every * 1000), round(anchor * 1000)  # of whole milliseconds, sums are exact
-        return (begin + (math.floor((after * 1000 - begin) / period) + 1) * period) / 1000
+        return (begin + ((round(after * 1000) - begin) // period + 1) * period) / 1000
 
     def next_from(self, at_least: float, anchor: float) -> float | None:
         """Return the first time that is not before a time."""

@@ -62,7 +62,6 @@ async def test_a_deployment_of_an_earlier_version_gets_the_stream_when_it_starts
         await later.close()
 
 
-@pytest.mark.chaos
 @pytest.mark.parametrize("count", [1, 3])
 async def test_a_trigger_whose_acknowledgement_is_lost_starts_one_plan(nats_server: NatsServer, count: int) -> None:
     async with OnNats(nats_server, quick_app()) as env:

@@ -44,6 +44,14 @@ def test_firings_are_decided_in_order_and_once() -> None:
     assert len({record.plan_id(each) for each in record.firings}) == 3
 
 
+@given(st.floats(1.7e9, 1.9e9), st.sampled_from([1.0, 7.5, 0.1 + 1.1, 3600.0, 86_400.0]))
+def test_an_interval_begins_to_count_with_the_creation(now: float, every: float) -> None:
+    record = ScheduleRecord.create(define("s", "report.wanted", every=every, now=now), "uid", now)
+    for number in range(1, 4):
+        assert record.next_at == pytest.approx(now + number * every, abs=0.001)
+        record = record.advance(record.next_at)
+
+
 def test_a_firing_is_skipped_while_a_run_is_not_over() -> None:
     record = done(record_of(), NOW + 60)
     record = done(record, NOW + 120, over=False)
