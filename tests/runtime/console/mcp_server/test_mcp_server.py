@@ -237,13 +237,17 @@ async def test_a_client_that_is_killed_finds_its_plan_by_its_key(api: Api, mode:
     async def call(client: Client) -> CallToolResult:
         return await client.call_tool("order.goal", {"item": key}, meta={IDEMPOTENCY_KEY: key})
 
+    shown = asyncio.Event()
+
     async def hangs(context: Any, params: Any) -> ElicitResult:
+        shown.set()
         await asyncio.Event().wait()
         raise AssertionError
 
     async with connected(api, mode=mode, elicitation_callback=hangs) as client:
         calling = asyncio.create_task(call(client))
         async with asyncio.timeout(PATIENCE):
+            await shown.wait()  # a response that arrives while the official client ends is an error of its own
             while not (plans := await api.listed(status="waiting", data=key)):
                 await asyncio.sleep(0.02)
         if mode == "auto":  # the call is over, and the form is open
