@@ -53,7 +53,7 @@ def test_every_variable_of_conditions_is_listed() -> None:
 
 def test_every_variable_of_placeholders_is_listed() -> None:
     listed = {name.partition(".")[0] for row in first_cells("Variables of an action's data", 0) for name in row}
-    assert listed == interpolation.ROOTS
+    assert listed == interpolation.ROOTS | interpolation.BRANCH_ROOTS
 
 
 @pytest.mark.parametrize("source", [row[0] for row in first_cells("Variables of conditions", 1)])
