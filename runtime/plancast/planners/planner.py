@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from plancast.declarations import caller, collect, declaration
 from plancast.errors import InvalidApp, InvalidPlannerConfig, InvalidStateMachine
-from plancast.models.options import ModelOptions, elsewhere
-from plancast.models.parameters import PARAMETERS
+from plancast.models.options import PARAMETERS, ModelOptions, elsewhere
 from plancast.planners.contract import AutonomousPlanner, checked_deadline, resolve_wake_mode
 from plancast.state_machine.machine import Machine, faults_of
 from plancast.state_machine.states import StateConfig

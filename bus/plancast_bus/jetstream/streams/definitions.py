@@ -14,8 +14,8 @@ from plancast_bus.settings import BusSettings
 from plancast_bus.subjects import WITHDRAWN, Subjects
 from plancast_bus.topics import TOPICS, Source
 
-PROGRESS_SECONDS, PROGRESS_BYTES = 3600.0, 64 * 1024 * 1024
-"""Age and size up to which progress notes are kept."""
+PROGRESS_SECONDS, PROGRESS_NOTES = 3600.0, 20_000
+"""Age and number up to which progress notes are kept."""
 DEAD_LETTER_WINDOW = 86400.0
 """Deduplication window of dead letters, in seconds."""
 
@@ -190,7 +190,8 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
             "subjects": [subjects.every_progress],
             "max_msgs_per_subject": KEPT_NOTES,
             "max_msg_size": MAX_NOTE_BYTES,
-            "max_bytes": PROGRESS_BYTES,
+            "max_msgs": PROGRESS_NOTES,
+            "max_bytes": settings.queue_bytes,
         },
     ]
 

@@ -32,8 +32,7 @@ from plancast.errors import (
     InvalidStateMachine,
     ModelUnavailable,
 )
-from plancast.models.options import ModelOptions
-from plancast.models.parameters import PARAMETERS
+from plancast.models.options import PARAMETERS, ModelOptions
 from plancast.models.port import CURRENT_REASONER, ReasonReply, ReasonRequest
 from plancast.plan.context import PlanContext
 from plancast.plan.requests import Request
