@@ -22,7 +22,9 @@ from plancast.errors import (
     InvalidAnswer,
     InvalidGoal,
     InvalidPlannerConfig,
+    InvalidSchedule,
     ModelUnavailable,
+    NotBegun,
     PlanCancelled,
     PlancastError,
     PlanFailed,
@@ -77,7 +79,9 @@ SAMPLES: dict[str, PlancastError] = {
         InvalidAnswer("a", "a.decided", ["one", "two"]),
         InvalidGoal("a.goal", ["one", "two"]),
         ModelUnavailable("m", "it is closed", 401),
+        InvalidSchedule("nightly", ["one", "two"]),
         RetryableError("later", retry_after=7.5),
+        NotBegun("refused", retry_after=2.5),
         ReasonerUnavailable("busy", retry_after=2.0),
     )
 }

@@ -7,7 +7,7 @@ import re
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from plancast_bus.errors import BeingRestored, BusError
+from plancast_bus.errors import AccessDenied, BeingRestored, BusError
 from plancast_bus.jetstream.client.api import NO_PEERS, STREAM_NAME_IN_USE, STREAM_NOT_FOUND, ApiError, JetStreamApi
 from plancast_bus.ports.progress import KEPT_NOTES, MAX_NOTE_BYTES
 from plancast_bus.settings import BusSettings
@@ -234,6 +234,8 @@ async def ensure_streams(api: JetStreamApi, subjects: Subjects, settings: BusSet
     """
     try:
         await api.call(f"STREAM.INFO.{restoring_stream(subjects)['name']}")
+    except AccessDenied:
+        pass  # a login of the operator's own, from before there were restorations
     except ApiError as error:
         if error.code != STREAM_NOT_FOUND:
             raise

@@ -51,7 +51,7 @@ def test_a_backup_is_restored(
     assert "--force" in capsys.readouterr().err
     assert asyncio.run(registered(deployed)) == ("changed", False)
     assert main(["restore", target, url, "--force"]) == 0
-    assert "restored 12 streams" in capsys.readouterr().out
+    assert "restored 14 streams" in capsys.readouterr().out
     assert asyncio.run(registered(deployed)) == ("kept", True)
 
 
