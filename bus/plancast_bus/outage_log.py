@@ -16,7 +16,7 @@ QUIET = 30.0
 
 @dataclass(slots=True)
 class _Kind:
-    """What is known of the failures of a kind."""
+    """Failures of a kind: their number and when the next one is logged."""
 
     interval: float = FIRST_INTERVAL
     next_at: float = 0.0

@@ -62,7 +62,7 @@ class App:
         self.hooks: dict[str, Hook] = {}
         """Webhooks by name."""
         self.notifications: list[Subscription] = []
-        """Who is notified of what."""
+        """Notifications, in the order in which they were declared."""
         faults = list(self._faults())
         if faults and not collect(*faults):
             raise InvalidApp(f"app {name!r}: " + "; ".join(faults))

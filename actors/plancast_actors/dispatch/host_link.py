@@ -89,7 +89,7 @@ class HostLink:
         self._blamed: list[int] = []
         """Tokens of surrendered events to which the loss counts, unless the host turns out to live."""
         self._verdict: Blame | None = None
-        """What the crash record says of the process that has just ended."""
+        """Blame by the crash record of the process that has just ended."""
         self._judging: asyncio.Task[None] | None = None
         self._incarnation = ""
         """The incarnation of the host that has the events."""

@@ -26,7 +26,7 @@ class Blame(NamedTuple):
     """The events that may have ended a host, by its crash record."""
 
     cause: str
-    """How the process died."""
+    """Cause of the process's death."""
     events: Mapping[int, bool]
     """By token, whether it is a suspect at once; the others had begun, too, and are suspects the second time."""
     names_nobody: bool

@@ -85,7 +85,7 @@ class PlanHost(HostServices, HostPort):
         self._restorations: asyncio.Task[None] | None = None
         self._notifier: Notifier | None = None
         self.notifies: bool = True
-        """Whether it may send the notifications of the app."""
+        """True if it may send the notifications of the app."""
         self._stopping = False
         self._new_state: Callable[[HostServices, str], Activation] = Activation
         if tracing is not None:

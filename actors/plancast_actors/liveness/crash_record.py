@@ -52,10 +52,10 @@ class EventMark(NamedTuple):
 
 @dataclass(frozen=True)
 class CrashRecord:
-    """What the marks of a dead process say."""
+    """Cause and marks that a dead process has left."""
 
     cause: str
-    """How it died, to go on after "ended: "."""
+    """Cause of its death, to go on after "ended: "."""
     is_blocked: bool = False
     """It was ended because the code of the running turn blocked its event loop."""
     running: EventMark | None = None
@@ -65,7 +65,7 @@ class CrashRecord:
     parked: tuple[EventMark, ...] = ()
     """Those of them that were waiting for a model."""
     stacks: str = ""
-    """Of its threads at a fatal signal."""
+    """Stacks of its threads at a fatal signal."""
 
     @property
     def suspects(self) -> tuple[EventMark, ...]:

@@ -114,7 +114,7 @@ class Scheduler:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it works on a schedule."""
+        """True if it works on a schedule."""
         return bool(self._busy)
 
     @property

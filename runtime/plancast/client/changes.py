@@ -63,7 +63,7 @@ class PlanChange:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport(PlanChange):
-    """What a running task has told of itself, after the turn ``revision``; not part of the plan's history.
+    """A report of a running task, after the turn ``revision``; not part of the plan's history.
 
     ``event_type`` is the type of the task's request, ``time`` when the report arrived.
     """
@@ -80,7 +80,7 @@ class TaskProgress(TaskReport):
 
     kind: ClassVar[str] = "progress"
     fraction: float | None = None
-    """How far it is, from 0 to 1; None when unknown."""
+    """Share that is done, from 0 to 1; None when unknown."""
     message: str = ""
 
 

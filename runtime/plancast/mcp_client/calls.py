@@ -1,4 +1,4 @@
-"""What a call of a tool has come to: its result, or what is known of what it did."""
+"""Ends of calls of tools: the result, or the part of it that is known."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CallLost(PlancastError):
 
 @dataclass
 class Sending:
-    """What became of the HTTP request of a call."""
+    """Fate of the HTTP request of a call."""
 
     is_call: bool = True
     """Only the first request counts, and where that is redirected leads: what the SDK sends after it, to resume the
@@ -54,7 +54,7 @@ SENDING: ContextVar[Sending] = ContextVar("SENDING")
 
 
 def failure_of(error: Exception, sending: Sending, place: str, *, in_session: bool) -> Exception:
-    """What is known of a call that has no result.
+    """Return the error for a call that has no result.
 
     Args:
         error: The error of the SDK.

@@ -34,7 +34,7 @@ class ExpiredLink(PlancastError):
 
 @dataclass(frozen=True)
 class Link:
-    """What a link permits: to answer one wait."""
+    """Permission to answer one wait, as a link carries it."""
 
     key: str
     """Correlation id of the plan's checkpoint."""

@@ -37,13 +37,13 @@ class Notice:
     goal: str
     tenant_id: str
     text: str
-    """What is asked, or what has happened."""
+    """The question, or the event, in one sentence."""
     data: str = ""
-    """What the plan shows to people, as JSON, abbreviated."""
+    """Data that the plan shows to people, as JSON, abbreviated."""
     request_id: str | None = None
-    """Of an approval: the wait that an answer names."""
+    """The wait that an answer to an approval names."""
     due: float | None = None
-    """Of an approval: when the wait ends by itself."""
+    """Time at which the wait for an approval ends by itself."""
 
     def to_fields(self) -> dict[str, Any]:
         return asdict(self)

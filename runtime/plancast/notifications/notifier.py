@@ -62,7 +62,7 @@ UNDELIVERED: Final = "notification.undelivered"
 
 @dataclass(frozen=True)
 class Audience:
-    """Who is notified of which plans."""
+    """The notifications of an app, and the plans that they are about."""
 
     app: str
     subscriptions: Sequence[Subscription]

@@ -17,7 +17,7 @@ from plancast.webhooks.secret import ENVIRONMENT, Secret, Secrets
 
 Kind = Literal["approval", "failed", "effect_unknown", "budget"]
 KINDS: Final[tuple[Kind, ...]] = ("approval", "failed", "effect_unknown", "budget")
-"""What notifications are about."""
+"""Kinds of causes of notifications."""
 LONGEST_LABEL: Final = 200
 SMTPS: Final = 465
 """Port on which a mail server speaks TLS from the first byte."""

@@ -148,7 +148,7 @@ class ScheduleRecord(BaseModel):
 
     @property
     def waits_for_runs(self) -> bool:
-        """Whether a decision needs to know which runs are over."""
+        """True if a decision needs to know which runs are over."""
         return self.definition.overlap != "allow" or bool(self.of("queued"))
 
     def advance(self, now: float, over: Collection[str] = ()) -> Self:

@@ -26,7 +26,7 @@ MAX_MESSAGE = 1_000
 
 
 class TaskNote(BaseModel):
-    """What is sent of one report. Logins of workers write it, so it is read as data of a stranger."""
+    """One report as it is sent. Logins of workers write it, so it is read as data of a stranger."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
@@ -40,7 +40,7 @@ class TaskNote(BaseModel):
     message: Annotated[str, Field(max_length=MAX_MESSAGE)] = ""
     chunk: Any = None
     number: Annotated[int, Field(ge=0)] = 0
-    """Of a chunk: its place in the output of the attempt, from 0."""
+    """Place of a chunk in the output of the attempt, from 0."""
 
 
 def read_note(payload: bytes) -> TaskNote | None:

@@ -26,7 +26,7 @@ class Unmapped(InterpolationError):
 
 @dataclass(frozen=True)
 class HookMessage:
-    """What a message becomes."""
+    """The goal or signal that a message becomes."""
 
     event_id: str
     """The same for a repetition of the message."""

@@ -103,7 +103,7 @@ def change_document(change: PlanChange) -> dict[str, Any]:
 
 
 def said_of(report: TaskReport) -> str:
-    """What a task has reported, on one line."""
+    """The report of a task, on one line."""
     from plancast.client.changes import DecisionText, TaskChunk, TaskProgress
 
     if isinstance(report, DecisionText):

@@ -1,4 +1,4 @@
-"""What a plan asks people: as a form, as text, and the answer to it."""
+"""Questions of plans to people: as a form, as text, and the answer to them."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Question:
 
 
 def question_of(state: Fields, people: People) -> Question | None:
-    """What a plan asks people now; None if it asks nothing."""
+    """The question that a plan asks people now; None if it asks nothing."""
     approval = approval_of(state, people)
     return Question(approval, _decides(approval, state)) if approval is not None else None
 

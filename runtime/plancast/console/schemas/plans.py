@@ -207,7 +207,7 @@ class PlanStanding(ResponseModel):
 
 
 class TaskReported(ResponseModel):
-    """What a running task reports; it is not kept in the plan's history."""
+    """A report of a running task; it is not kept in the plan's history."""
 
     revision: int
     """The turn before it."""
