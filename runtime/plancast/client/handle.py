@@ -441,7 +441,9 @@ class PlanHandle:
         def is_over() -> bool:
             return bool(self._results.closed or self._results.lost)
 
-        watch = PlanWatch(self._bus, self._pending.key, plan_id, cursor, check=check, is_over=is_over)
+        watch = PlanWatch(
+            self._bus, self._pending.key, plan_id, cursor, begun=begun is not None, check=check, is_over=is_over
+        )
         async with aclosing(watch.changes()) as changes:
             async for each in changes:
                 yield each.change

@@ -41,6 +41,7 @@ class PlanWatch:
         key: Correlation id of the plan.
         plan_id: Its id.
         after: Where to go on; None: with the newest turn.
+        begun: The plan has a checkpoint. Else reports of its first turn are shown before one is there.
         check: Called with each checkpoint; raises where the plan is not the one that is meant.
         is_over: True once the bus will not come back.
     """
@@ -52,12 +53,14 @@ class PlanWatch:
         plan_id: str,
         after: Cursor | None = None,
         *,
+        begun: bool = True,
         check: Callable[[Checkpoint], None] = lambda _: None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self._bus = bus
         self._key = key
         self._plan_id = plan_id
+        self._begun = begun
         self._check = check
         self._is_over = is_over
         self._seen = None if after is None else after.revision
@@ -77,7 +80,8 @@ class PlanWatch:
             BusUnavailable: the bus will not come back.
         """
         self._read(self._checkpoints())
-        self._read(self._notes())
+        if not self._begun:
+            self._read(self._notes())
         try:
             while True:
                 read = await self._queue.get()
@@ -100,6 +104,8 @@ class PlanWatch:
                     yield Change(self._turn, read, entry)
                 if ends:
                     return
+                if len(self._readers) == 1:
+                    self._read(self._notes())
         finally:
             for reader in self._readers:
                 reader.cancel()
