@@ -41,6 +41,9 @@ SILENCE, LONGEST_SILENCE = 3.0, 60.0
 """Seconds without any answer of JetStream, though it is asked, after which another server of the cluster is tried: this
 one hangs, or is cut off from the others. They double with each server that is tried."""
 
+IDLE = 1.0
+"""Seconds without a request after which the silence of a server that had no leader begins anew."""
+
 IN_PROCESS = b'"err_code":10158'
 """Part of a cluster's reply to a duplicate message whose original is not yet committed."""
 
@@ -90,6 +93,8 @@ class Requester:
         self._count = 0
         self._silent_since = 0.0
         """Since when requests are in flight, and none was answered."""
+        self._in_vain_at = float("-inf")
+        """Time of the last answer that there is no leader, if no better one has come since."""
         self._patience = SILENCE
         self._sweep: asyncio.TimerHandle | None = None
         self._context = Context()
@@ -196,7 +201,7 @@ class Requester:
         self._count += 1
         token = str(self._count)
         now = self._loop.time()
-        if not self._requests:
+        if not self._requests and now - self._in_vain_at > IDLE:
             self._silent_since = now
         self._requests[token] = _Request(reply, finish, now + self._timeout, subject, payload, headers, written, now)
         if self._sweep is None:
@@ -218,6 +223,9 @@ class Requester:
             return
         if data.startswith(b'{"stream"') or not _NO_LEADER.search(data, 0, 200):
             self._silent_since, self._patience = self._loop.time(), SILENCE
+            self._in_vain_at = float("-inf")
+        else:
+            self._in_vain_at = self._loop.time()
         if request is None:
             return  # it came too late
         if request.finish is None:

@@ -36,10 +36,11 @@ def in_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_reply, "LONGEST_SILENCE", 0.8)
 
 
+@pytest.mark.parametrize("askers", [1, 2])
 @pytest.mark.parametrize("says", [None, NO_RESPONDERS, NO_PEERS], ids=["nothing", "no responders", "no leader"])
 @pytest.mark.usefixtures("in_cluster")
 async def test_a_server_that_answers_nothing_is_left_after_longer_and_longer(
-    tmp_path: Path, says: bytes | None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, says: bytes | None, askers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with NatsServer(tmp_path / "nats") as server:
         bus = await connect(NatsSettings(url=server.url, publish_timeout=60.0), BusSettings())
@@ -55,7 +56,7 @@ async def test_a_server_that_answers_nothing_is_left_after_longer_and_longer(
             await client.subscribe("asked")
         elif says is not NO_RESPONDERS:
             await client.subscribe("asked", cb=answer)
-        asking = [asyncio.ensure_future(_ask_again(bus._api)) for _ in range(2)]
+        asking = [asyncio.ensure_future(_ask_again(bus._api)) for _ in range(askers)]
         while len(left) < 4:
             await asyncio.sleep(0.01)
 
