@@ -32,7 +32,7 @@ STREAMS = [
     f"PLANCAST_{kind}"
     for kind in (
         "RESULTS", "REQUESTS", "FACTS", "TIMERS", "RESPONSES", "CHECKPOINTS", "HISTORY", "META", "REGISTRY",
-        "SCHEDULES", "DEADLETTERS", "VALUES", "KEYS",
+        "PROGRESS", "SCHEDULES", "DEADLETTERS", "VALUES", "KEYS",
     )
 ]  # fmt: skip
 ALLOWED = {
