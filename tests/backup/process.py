@@ -11,6 +11,7 @@ from plancast.app import App
 from plancast.testing import PlancastTest
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
+from plancast_actors.maintenance.scheduler import Scheduler
 from plancast_actors.maintenance.stalled_plans import Sweeper
 from plancast_actors.workers.runner import TaskRunner
 from plancast_bus.errors import BusError
@@ -61,6 +62,8 @@ class Deployment(PlancastTest):
         await self._dispatcher.start()
         self.sweeper = Sweeper(self._dispatcher.bus, self.settings.plans)
         self.sweeper.start()
+        self.scheduler = Scheduler(self._dispatcher.bus)
+        self.scheduler.start()
 
     async def _start_worker(self) -> None:
         limit = self.settings.bus.max_event_bytes
