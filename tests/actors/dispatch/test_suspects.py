@@ -14,7 +14,7 @@ from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.dispatch.quarantine import SPARED, Blame, Quarantine
 from plancast_actors.dispatch.suspects import Suspects
 from plancast_actors.liveness.crash_record import CrashRecord, EventMark
-from plancast_actors.plan_actors.protocol import HostLost, Inbound, Outcome
+from plancast_actors.plan_actors.protocol import HostLost, HostPort, Inbound, Outcome
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.memory import MemoryBus, MemoryWorld
@@ -28,14 +28,15 @@ def mark_of(inbound: Inbound) -> EventMark:
     return EventMark(inbound.stream, inbound.sequence, inbound.subject)
 
 
-class Host:
+class Host(HostPort):
     """A plan host that ends when it gets an event whose plan's id begins with ``poison``, unless convicted.
 
     Args:
         witness: What it leaves behind, by the event that has ended it.
     """
 
-    def __init__(self, witness: Callable[[Inbound], CrashRecord]) -> None:
+    def __init__(self, witness: Callable[[Inbound], CrashRecord], name: str = "") -> None:
+        self.name = name
         self.taken: list[Inbound] = []
         self.records: dict[str, CrashRecord] = {}
         self.lives = 1
@@ -54,7 +55,7 @@ class Host:
 
     async def incarnation(self) -> str:
         self._lost = False
-        return f"life {self.lives}"
+        return f"{self.name}life {self.lives}"
 
     async def recycle(self) -> None:
         raise AssertionError("it answers, so nobody may end it")
@@ -79,7 +80,7 @@ class Host:
 
     def end(self, record: CrashRecord) -> NoReturn:
         """Die."""
-        self.records[f"life {self.lives}"] = record
+        self.records[f"{self.name}life {self.lives}"] = record
         self.lives, self._lost, self._outcomes = self.lives + 1, True, []
         self._stir.set()
         raise HostLost("it has ended")
@@ -90,23 +91,27 @@ def by_mark(guilty: Inbound) -> CrashRecord:
 
 
 class Bench:
-    """A dispatcher on a bus in memory, with one shared host and a quarantine host."""
+    """A dispatcher on a bus in memory, with one shared host, or two, and a quarantine host."""
 
     def __init__(self, witness: Callable[[Inbound], CrashRecord] = by_mark) -> None:
         self.world = MemoryWorld()
         self.bus = MemoryBus(self.world)
         self.host, self.quarantine = Host(witness), Host(by_mark)
+        self.other: Host | None = None
         self.dispatcher: Dispatcher
 
     @property
     def shared(self) -> list[Any]:
-        return [self.host]
+        return [self.host] if self.other is None else [self.host, self.other]
 
     def dedicated(self, plan: str, tenant: str = "", begun: bool = False) -> Any:
         raise AssertionError("no plan is dedicated")
 
     async def crash_record(self, host: Any, incarnation: str) -> CrashRecord | None:
         return host.records[incarnation]  # type: ignore[no-any-return]
+
+    async def crash_record_here(self, incarnation: str) -> CrashRecord | None:
+        return next((each.records[incarnation] for each in self.shared if incarnation in each.records), None)
 
     async def start(self, **options: Any) -> None:
         settings = DispatcherOptions(goals=("x.goal", "y.goal", "hold.goal"), max_losses=3, **options)
@@ -335,3 +340,17 @@ def test_one_that_had_begun_is_a_suspect_the_second_time() -> None:
     assert quarantine.lost([event], 0.0, begun) == ([], [])
     assert quarantine.release() == [(event, 2)]
     assert not quarantine.busy
+
+
+async def test_an_event_that_ends_its_host_ends_none_of_those_that_take_over() -> None:
+    bench = Bench()
+    bench.other = Host(by_mark, "other ")
+    await bench.start()
+    bystanders = [f"p{number}" for number in range(20)]
+    for plan in (*bystanders[:10], "poison-1", *bystanders[10:]):
+        await bench.goal(plan)
+    await bench.settled()
+    assert bench.host.lives + bench.other.lives == 3
+    assert bench.quarantine.plans.count("poison-1") > 1
+    assert {*bench.host.plans, *bench.other.plans} == {*bystanders, "poison-1"}
+    await bench.dispatcher.stop()
