@@ -1,4 +1,4 @@
-"""What a backup folder holds, and which folders are refused."""
+"""Contents of backup folders, and which of them are refused."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class People:
 
 
 async def ends_of(deployment: Deployment, accepted: dict[str, int]) -> Counter[str]:
-    """How the plans have ended; those that stand still are not waited for any longer than the others may take."""
+    """The ends of the plans; those that stand still are not waited for any longer than the others may take."""
 
     async def end(key: str, n: int) -> str:
         try:
@@ -155,7 +155,7 @@ async def go_on(
 
 
 async def unprocessed(deployment: Deployment) -> int:
-    """How many messages are left in the queues of a deployment whose plans have all ended."""
+    """The number of messages left in the queues of a deployment whose plans have all ended."""
     streams = (await deployment.bus.health())["streams"]
     return sum(streams[f"PLANCAST_{name}"]["messages"] for name in ("REQUESTS", "TIMERS"))
 

@@ -1,4 +1,4 @@
-"""What notifications are sent to in tests: an HTTP server, and a mail server, on the loopback."""
+"""Receivers of notifications in tests: an HTTP server, and a mail server, on the loopback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Receiver:
     url: str = ""
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
-    """Of its answers."""
+    """Headers of its answers."""
     got: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
     """Headers, by their names in lower case, and body of each request."""
     before_answer: Callable[[], Awaitable[None]] | None = None

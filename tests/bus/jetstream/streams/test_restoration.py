@@ -87,7 +87,7 @@ async def test_a_reader_goes_on_in_the_new_stream_with_greater_sequences(connect
 
 
 async def fetched(consumer: PullConsumer) -> list[Delivery]:
-    """What is fetched once the reader has found the new stream, as readers try it."""
+    """The messages fetched once the reader has found the new stream, as readers try it."""
     async with asyncio.timeout(PATIENCE):
         while True:
             try:

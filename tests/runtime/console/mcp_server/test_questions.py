@@ -1,4 +1,4 @@
-"""What a plan asks people, and who may answer it, without a deployment."""
+"""Questions of plans to people, and who may answer them, without a deployment."""
 
 from __future__ import annotations
 
