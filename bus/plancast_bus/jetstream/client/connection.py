@@ -114,8 +114,9 @@ class Connection:
             self._conclude(attempt)
             self._check_version()
         except BaseException:
-            attempt.cancel()
-            await asyncio.gather(attempt, return_exceptions=True)
+            while not attempt.done():  # a cancellation is lost that comes in the moment in which an attempt fails
+                attempt.cancel()
+                await asyncio.wait((attempt,), timeout=RECONNECT_WAIT)
             await self.close()
             raise
         finally:

@@ -86,7 +86,9 @@ class GuardedClient(Client):
 
     async def _connect_to_server(self, s: Any) -> None:
         self.abort()  # nats-py forgets an attempt that has failed after it was connected, and would leave it open
+        self._stop_if_closed()
         await super()._connect_to_server(s)
+        self._stop_if_closed()
         transport = self._transport
         if self.server_uid is None or not peer_owner.is_known():
             return
@@ -100,6 +102,16 @@ class GuardedClient(Client):
         except BaseException:
             transport.close()  # type: ignore[no-untyped-call]  # the client would leave it open
             raise
+
+    def _stop_if_closed(self) -> None:
+        """End the reconnect of a closed connection.
+
+        A cancellation is lost that comes in the moment in which an attempt fails (``asyncio.wait_for`` of Python 3.11);
+        nats-py would go on to reconnect for ever.
+        """
+        if self.is_closed:
+            self.abort()
+            raise asyncio.CancelledError
 
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:

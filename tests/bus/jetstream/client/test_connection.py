@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from nats.aio.transport import TcpTransport
 
 from plancast_bus.errors import BusUnavailable
 from plancast_bus.jetstream import connect
@@ -85,3 +87,42 @@ async def test_no_connection_to_a_server_that_says_nothing_is_left_open_after_a_
         await connect(settings, BusSettings())
     assert mute.accepted >= 1
     await mute.until(lambda: mute.ended == mute.accepted)
+
+
+@pytest.fixture
+def refused_when_cancelled(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Makes attempts to connect wait, and fail when they are cancelled; set when the first one waits."""
+    waits = asyncio.Event()
+
+    async def attempt(*_arguments: Any, **_options: Any) -> None:
+        waits.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(PATIENCE)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(TcpTransport, "connect", attempt)
+    return waits
+
+
+async def test_a_reconnect_that_loses_its_cancellation_ends_when_the_connection_is_closed(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    async with NatsServer(tmp_path / "nats") as server:
+        bus = await connect(NatsSettings(url=server.url), BusSettings())
+        waits: asyncio.Event = request.getfixturevalue("refused_when_cancelled")
+        client = bus._connection.client
+        await client.force_reconnect()
+        await waits.wait()
+        await bus.close()
+        reconnection = client._reconnection_task
+        assert reconnection is not None
+        await asyncio.wait_for(asyncio.shield(reconnection), PATIENCE)
+        assert client.is_closed
+
+
+async def test_a_start_that_loses_its_cancellation_fails_in_time(refused_when_cancelled: asyncio.Event) -> None:
+    with pytest.raises(BusUnavailable, match="no connection to NATS"):
+        await asyncio.wait_for(
+            connect(NatsSettings(url="nats://127.0.0.1:1", connect_timeout=0.2), BusSettings()), PATIENCE
+        )
+    assert refused_when_cancelled.is_set()
