@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from plancast.effects.ledger import KIND, EffectLedger
 from plancast_bus.events.codec import pack
-from plancast_bus.events.folding import Unfolding
+from plancast_bus.events.unfolding import Unfolding
 from plancast_bus.memory import MemoryBus, MemoryWorld
 from plancast_bus.memory.checkpoints import PlanTable
 from plancast_bus.ports.checkpoints import Checkpoint

@@ -10,8 +10,8 @@ from plancast_bus import fault_injection
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject, UnreadableValue
 from plancast_bus.events.codec import REFERENCE_TYPES
 from plancast_bus.events.envelope import EventEnvelope
-from plancast_bus.events.folding import Reference, packed_reference
 from plancast_bus.events.references import Writer, fold_data, read_reference
+from plancast_bus.events.value_parts import Reference, packed_reference
 from plancast_bus.fault_injection import CrashPoint
 from plancast_bus.ports.bus import Bus, DeadLetter, Delivery
 from plancast_bus.ports.values import HeldValues, ValueStore, unfold

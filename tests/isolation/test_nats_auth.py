@@ -30,7 +30,7 @@ from plancast_actors.plan_actors.protocol import HostPort
 from plancast_actors.workers.runner import TaskRunner, task_consumer
 from plancast_bus.errors import AccessDenied, BusUnavailable, CommitConflict
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
-from plancast_bus.events.folding import Reference, digest_of
+from plancast_bus.events.value_parts import Reference, digest_of
 from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.settings import BusSettings, NatsSettings
 from plancast_bus.subjects import name_of_type

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from plancast_bus.errors import InvalidEnvelope
-from plancast_bus.events.folding import DIGEST_BYTES, Reference
+from plancast_bus.events.value_parts import DIGEST_BYTES, Reference
 from plancast_bus.ports.values import PlanWithValues, StoredValue
 
 CACHE_BYTES = 32 << 20

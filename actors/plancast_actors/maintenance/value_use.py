@@ -10,8 +10,8 @@ from plancast_actors.maintenance.use_table import UseTable
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject, UnreadableValue
 from plancast_bus.event_data import MAX_BYTES
 from plancast_bus.events.codec import REFERENCE_TYPES
-from plancast_bus.events.folding import Reference, packed_reference
 from plancast_bus.events.references import read_reference
+from plancast_bus.events.value_parts import Reference, packed_reference
 from plancast_bus.ports.bus import Bus, DeadLetter, Delivery
 from plancast_bus.ports.checkpoints import Checkpoint
 from plancast_bus.ports.effects import Publish, Respond

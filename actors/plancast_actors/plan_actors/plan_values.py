@@ -13,8 +13,10 @@ from plancast.turn.turn import Turn
 from plancast.turn_record.serialization_check import checked
 from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.events.codec import pack, unpack
-from plancast_bus.events.folding import PART_BYTES, Folded, Folder, Unfolding, reference_to
+from plancast_bus.events.folding import PART_BYTES, Folded, Folder
 from plancast_bus.events.lazy_object import LazyObject
+from plancast_bus.events.unfolding import Unfolding
+from plancast_bus.events.value_parts import reference_to
 from plancast_bus.ports.checkpoints import Checkpoint
 from plancast_bus.ports.values import HeldValues, ValueStore, unfold, unfold_by
 

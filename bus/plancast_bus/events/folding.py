@@ -7,25 +7,22 @@ ends, so that a change leaves all other runs as they are. Equal values have equa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from math import isfinite
 from operator import is_
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
-import msgpack
-
-from plancast_bus.errors import InvalidEnvelope, PayloadTooLarge
-from plancast_bus.events.codec import is_json, pack, unpack
+from plancast_bus.errors import PayloadTooLarge
+from plancast_bus.events.codec import is_json, pack
 from plancast_bus.events.lazy_object import LazyObject, Unloaded
+from plancast_bus.events.value_parts import CONTAINERS, Part, Reference, digest_of, reference_extension, runs_extension
 
 PART_BYTES: Final = 2048
 """Packed size from which a text is stored apart, and a list or an object is cut into runs."""
 RUN_BYTES: Final = 1024
 """Average size of a run."""
-DIGEST_BYTES: Final = 32
 _LONGEST_RUN: Final = 4 * RUN_BYTES
 _GROUP: Final = 8
 """Runs whose references are stored apart together, once there are more."""
@@ -33,27 +30,8 @@ _CHECKED_FIRST: Final = 16
 """Entries up to which a container is packed before its entries are looked at: most small ones have no parts."""
 _DEEPEST: Final = 64
 """Depth of the lists and objects that are cut; what is deeper stays whole, so that no recursion is deep."""
-_LEAF, _NODE, _RUNS = 1, 2, 3
-"""Extension types: a reference to a content without references, one to a content with references, and consecutive
-runs of the entries of one list or object."""
-_EXTENSION_BYTES: Final = 3
-"""Bytes before an extension's data, nearly always."""
-_CONTAINERS: Final = (dict, list, tuple)
-_KNOWN: Final = (*_CONTAINERS, LazyObject)
+_KNOWN: Final = (*CONTAINERS, LazyObject)
 """Classes whose entries are certainly those that are stored; others may give anything for them."""
-
-
-class Reference(NamedTuple):
-    """A content that is stored apart."""
-
-    digest: bytes
-    size: int
-    """Bytes of the packed content."""
-    has_references: bool = False
-    """The content holds references itself."""
-
-
-_NONE: Final[Mapping[bytes, Reference]] = {}
 
 
 class Folded(NamedTuple):
@@ -72,25 +50,6 @@ class Folded(NamedTuple):
     """
 
 
-def digest_of(content: bytes) -> bytes:
-    """Return the digest by which a content is found: SHA-256."""
-    return sha256(content).digest()
-
-
-def packed_reference(reference: Reference) -> bytes:
-    """Return a folded value that is nothing but this reference."""
-    return pack(_extension(reference))
-
-
-class _Part(NamedTuple):
-    """A value, or a run of entries, after it was folded."""
-
-    folded: Any
-    references: Mapping[bytes, Reference] = _NONE
-    size: int = 8
-    """Bytes in msgpack, in full."""
-
-
 class _Run(NamedTuple):
     """Entries that follow one another, as they were when they were folded.
 
@@ -107,14 +66,14 @@ class _Run(NamedTuple):
     flat_values: tuple[Any, ...]
     others: list[_Container]
     """All other lists and objects among the values."""
-    part: _Part
+    part: Part
 
 
 class _Container(NamedTuple):
     """A list or an object as it was when it was folded."""
 
     value: Any
-    part: _Part
+    part: Part
     full: Sequence[_Run] = ()
     """Its runs, but for the last one if that has not ended."""
     beginning: _Run | None = None
@@ -136,9 +95,9 @@ class Folder:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._texts: dict[int, tuple[str, _Part]] = {}
+        self._texts: dict[int, tuple[str, Part]] = {}
         self._containers: dict[int, _Container] = {}
-        self._seen_texts: dict[int, tuple[str, _Part]] = {}
+        self._seen_texts: dict[int, tuple[str, Part]] = {}
         self._seen: dict[int, _Container] = {}
         """Containers that this fold has folded or found unchanged, by identity, as the texts are."""
         self._contents: dict[bytes, bytes] = {}
@@ -163,28 +122,28 @@ class Folder:
         self._texts, self._containers = self._seen_texts, self._seen
         return Folded(pack(whole.folded or {}), dict(whole.references), self._contents, whole.size, self._is_json)
 
-    def _text(self, text: str) -> _Part:
+    def _text(self, text: str) -> Part:
         if 4 * len(text) < PART_BYTES:  # a character has at most four bytes
-            return _Part(text, size=len(text) + 1)
+            return Part(text, size=len(text) + 1)
         known = self._texts.get(id(text))
         if known is None:
             packed = pack(text)
             if len(packed) < PART_BYTES:
-                return _Part(text, size=len(packed))
+                return Part(text, size=len(packed))
             reference = self._store(packed, has_references=False)
-            known = text, _Part(_extension(reference), {reference.digest: reference}, len(packed))
+            known = text, Part(reference_extension(reference), {reference.digest: reference}, len(packed))
         self._seen_texts[id(text)] = known
         return known[1]
 
-    def _scalar(self, value: Any) -> _Part:
+    def _scalar(self, value: Any) -> Part:
         if isinstance(value, str):
             return self._text(value)
         if not (value is None or isinstance(value, int) or (isinstance(value, float) and isfinite(value))):
             if isinstance(value, Unloaded):
-                part: _Part = value.part
+                part: Part = value.part
                 return part
             self._is_json = False
-        return _Part(value)
+        return Part(value)
 
     def _container(self, value: Any, depth: int) -> _Container:
         folded = self._seen.get(id(value)) or self._folded(value, self._containers.get(id(value)), depth)
@@ -231,7 +190,7 @@ class Folder:
             packed = pack(value)
             if len(packed) < PART_BYTES or depth >= _DEEPEST:
                 self._is_json = self._is_json and is_json(packed)
-                return _Container(value, _Part(value, size=len(packed)), packed=packed)
+                return _Container(value, Part(value, size=len(packed)), packed=packed)
         full: list[_Run] = []
         rest: _Run | None = None
         at = 0
@@ -265,9 +224,9 @@ class Folder:
         ends = False
         for place in range(at, len(values)):
             value = values[place]
-            if isinstance(value, _CONTAINERS):
+            if isinstance(value, CONTAINERS):
                 container = self._container(value, depth)
-                if type(value) is dict and not any(isinstance(each, _CONTAINERS) for each in value.values()):
+                if type(value) is dict and not any(isinstance(each, CONTAINERS) for each in value.values()):
                     flat.append(value)
                 else:
                     others.append(container)
@@ -291,10 +250,10 @@ class Folder:
         if ends:
             reference = self._store(pack(entries), has_references=bool(references))
             references[reference.digest] = reference
-            entries = _extension(reference)
+            entries = reference_extension(reference)
         run = _Run(
             keys[at:end], values[at:end], flat, [*map(len, flat)], (*chain.from_iterable(flat),),
-            (*chain.from_iterable(map(dict.values, flat)),), others, _Part(entries, references, size),
+            (*chain.from_iterable(map(dict.values, flat)),), others, Part(entries, references, size),
         )  # fmt: skip
         return run, ends
 
@@ -313,9 +272,9 @@ class Folder:
             whole = len(pieces) // _GROUP * _GROUP
             groups = []
             for at in range(0, whole, _GROUP):
-                group = self._store(pack(_runs(pieces[at : at + _GROUP])), has_references=True)
+                group = self._store(pack(runs_extension(pieces[at : at + _GROUP])), has_references=True)
                 references[group.digest] = group
-                groups.append(_extension(group))
+                groups.append(reference_extension(group))
             pieces = groups + pieces[whole:]
         flat = [each for run in runs for each in run.flat]
         return _Run(
@@ -326,7 +285,7 @@ class Folder:
             (*chain.from_iterable(run.flat_keys for run in runs),),
             (*chain.from_iterable(run.flat_values for run in runs),),
             [each for run in runs for each in run.others],
-            _Part(pieces, references, sum(run.part.size for run in runs)),
+            Part(pieces, references, sum(run.part.size for run in runs)),
         )
 
     def _store(self, content: bytes, *, has_references: bool) -> Reference:
@@ -339,7 +298,7 @@ class Folder:
         return reference
 
 
-def _joined(beginning: _Run | None, rest: _Run | None) -> _Part:
+def _joined(beginning: _Run | None, rest: _Run | None) -> Part:
     """Return a container of its full runs as one, and of the last one, which stays."""
     if beginning is None:
         assert rest is not None, "a container without entries is small"
@@ -348,7 +307,7 @@ def _joined(beginning: _Run | None, rest: _Run | None) -> _Part:
     if rest is not None:
         pieces = [*pieces, rest.part.folded]
         references, size = {**references, **rest.part.references}, size + rest.part.size
-    return _Part(pieces[0] if len(pieces) == 1 else _runs(pieces), references, size)
+    return Part(pieces[0] if len(pieces) == 1 else runs_extension(pieces), references, size)
 
 
 def _may_be_small(value: Any) -> bool:
@@ -360,7 +319,7 @@ def _may_be_small(value: Any) -> bool:
             least += len(each)
         elif isinstance(each, Unloaded):
             return False
-        elif isinstance(each, _CONTAINERS):
+        elif isinstance(each, CONTAINERS):
             least += len(each)
             if least < PART_BYTES:
                 inside.extend(_entries(each)[1])
@@ -374,12 +333,6 @@ def _entries(container: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     return ((*container,), (*container.values(),)) if isinstance(container, dict) else ((), (*container,))
 
 
-def reference_to(content: bytes) -> tuple[Reference, bytes]:
-    """Return the reference to a content without references, also as it is packed."""
-    reference = Reference(digest_of(content), len(content))
-    return reference, packed_reference(reference)
-
-
 def _ends_run(entry: bytes, size: int, has_references: bool) -> bool:
     """Return whether a run of this size ends with this entry.
 
@@ -388,123 +341,3 @@ def _ends_run(entry: bytes, size: int, has_references: bool) -> bool:
     """
     weight = 3 * len(entry) if has_references else len(entry)
     return crc32(entry) * RUN_BYTES < weight << 32 or size >= _LONGEST_RUN
-
-
-def _extension(reference: Reference) -> msgpack.ExtType:
-    return msgpack.ExtType(_NODE if reference.has_references else _LEAF, reference.digest + pack(reference.size))
-
-
-def _runs(pieces: list[Any]) -> msgpack.ExtType:
-    return msgpack.ExtType(_RUNS, pack(pieces))
-
-
-class Unfolding:
-    """Reads folded values with the contents that are at hand, and notes which others it needs.
-
-    Args:
-        contents: Contents by digest. May grow between calls.
-        max_bytes: Bytes of all contents together from which a value is refused: a few hostile ones, each of which
-            refers to another many times, would fill the memory. None: the values are trusted.
-    """
-
-    def __init__(self, contents: Mapping[bytes, bytes], max_bytes: int | None = None) -> None:
-        self._contents = contents
-        self._left = max_bytes
-        self.references: dict[bytes, Reference] = {}
-        """The references that were met."""
-        self.missing: dict[bytes, Reference] = {}
-        """Those whose contents were not at hand; what was read is wrong then."""
-        self._size = 0
-        """Bytes of what was read, and of what is missing in it each time that it was met."""
-
-    def read(self, packed: bytes) -> Any:
-        """Return the value as it was before it was folded.
-
-        Raises:
-            InvalidEnvelope: the bytes are not a folded value.
-        """
-        try:
-            return self._read(packed)
-        except Exception as error:
-            raise InvalidEnvelope(f"not decodable as a folded value: {type(error).__name__}") from error
-
-    def read_lazily(self, packed: bytes, name: str, most: int) -> dict[str, Any]:
-        """Return an object as :meth:`read` does, but the object under this name in it without its large values.
-
-        Of an entry over ``most`` bytes there, only contents that hold references are needed.
-
-        Raises:
-            InvalidEnvelope: the bytes are not a folded value.
-        """
-        try:
-            folded = unpack(packed)
-            entries = self._entries(folded[name])
-            value: dict[str, Any] = self._read(pack({**folded, name: None}))
-            loaded = {key: self._loaded(each, most) for key, each in entries.items()}
-        except Exception as error:
-            raise InvalidEnvelope(f"not decodable as a folded value: {type(error).__name__}") from error
-        value[name] = LazyObject(loaded) if Unloaded in map(type, loaded.values()) else loaded
-        return value
-
-    def _entries(self, folded: Any) -> dict[str, Any]:
-        """Return the entries of a folded object, each of them folded."""
-        if isinstance(folded, dict):
-            return folded
-        if folded.code == _RUNS:
-            pieces = unpack(folded.data)
-        else:
-            content = self._content(folded.code, folded.data)
-            pieces = [unpack(content)] if content is not None else []
-        return {key: each for piece in pieces for key, each in self._entries(piece).items()}
-
-    def _loaded(self, folded: Any, most: int) -> Any:
-        """Return a folded value as it was, or unloaded if it is large."""
-        if not isinstance(folded, _CONTAINERS):  # references are tuples
-            return folded
-        if isinstance(folded, dict) and not any(isinstance(each, _CONTAINERS) for each in folded.values()):
-            return folded
-        inner = Unfolding(self._contents)
-        value = inner._read(pack(folded))
-        self.references.update(inner.references)
-        nodes = {digest: each for digest, each in inner.missing.items() if each.has_references}
-        if inner.missing and not nodes and inner._size > most:
-            return Unloaded(_Part(folded, inner.references, inner._size))
-        self.missing.update(nodes or inner.missing)
-        return value
-
-    def _read(self, packed: bytes) -> Any:
-        self._size += len(packed)
-        return msgpack.unpackb(packed, raw=False, strict_map_key=True, ext_hook=self._extension)
-
-    def _extension(self, code: int, data: bytes) -> Any:
-        self._size -= len(data) + _EXTENSION_BYTES
-        if code == _RUNS:
-            return self._join(self._read(data))
-        content = self._content(code, data)
-        return None if content is None else self._read(content)
-
-    def _content(self, code: int, data: bytes) -> bytes | None:
-        """Return the content that an extension refers to; None if it is not at hand."""
-        if code not in (_LEAF, _NODE):
-            raise ValueError(f"extension type {code}")
-        digest, size = data[:DIGEST_BYTES], unpack(data[DIGEST_BYTES:])
-        if type(size) is not int or size < 1:
-            raise ValueError("a reference without a size")
-        self.references[digest] = reference = Reference(digest, size, code == _NODE)
-        content = self._contents.get(digest)
-        if self._left is not None:
-            self._left -= size if content is None else len(content)
-            if self._left < 0:
-                raise ValueError("more bytes than a value may have")
-        if content is None:
-            self.missing[digest] = reference
-            self._size += size
-        return content
-
-    @staticmethod
-    def _join(pieces: list[Any]) -> Any:
-        if None in pieces:  # a content is missing
-            return None
-        if isinstance(pieces[0], dict):
-            return {key: each for piece in pieces for key, each in piece.items()}
-        return [each for piece in pieces for each in piece]

@@ -13,7 +13,9 @@ import msgpack
 
 from plancast_bus.errors import InvalidEnvelope, PayloadTooLarge
 from plancast_bus.events.codec import CONTENT_TYPES, MSGPACK_TYPE, REFERENCE_TYPES, dump, load, pack
-from plancast_bus.events.folding import DIGEST_BYTES, Folder, Reference, Unfolding, digest_of, packed_reference
+from plancast_bus.events.folding import Folder
+from plancast_bus.events.unfolding import Unfolding
+from plancast_bus.events.value_parts import DIGEST_BYTES, Reference, digest_of, packed_reference
 from plancast_bus.settings import DataLimits
 
 _TYPE_OF: Final = {CONTENT_TYPES[wire_format]: name for name, wire_format in REFERENCE_TYPES.items()}

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from plancast_bus.clock import Clock
-from plancast_bus.events.folding import Reference
 from plancast_bus.events.references import Writer
+from plancast_bus.events.value_parts import Reference
 from plancast_bus.ports.values import PlanWithValues, StoredValue, checked
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from plancast_bus.errors import UnreadableValue
 from plancast_bus.events.codec import pack
-from plancast_bus.events.folding import Reference, Unfolding, digest_of
 from plancast_bus.events.references import Writer
+from plancast_bus.events.unfolding import Unfolding
+from plancast_bus.events.value_parts import Reference, digest_of
 from plancast_bus.ports.checkpoints import Checkpoint
 
 _T = TypeVar("_T")

@@ -9,7 +9,8 @@ from typing import Any
 
 from plancast_bus.errors import AccessDenied
 from plancast_bus.events.envelope import EventEnvelope
-from plancast_bus.events.folding import PART_BYTES, Unfolding
+from plancast_bus.events.folding import PART_BYTES
+from plancast_bus.events.unfolding import Unfolding
 from plancast_bus.ports.bus import Bus
 from plancast_bus.ports.checkpoints import Checkpoint
 from plancast_bus.ports.values import unfold_by

@@ -13,7 +13,8 @@ from plancast_actors.maintenance import use_table, value_gc
 from plancast_actors.maintenance.use_table import MAX_FAULTS, UseTable
 from plancast_actors.maintenance.value_gc import ValueCollector
 from plancast_actors.maintenance.value_use import ValueReport, examine_values
-from plancast_bus.events.folding import Folder, Reference
+from plancast_bus.events.folding import Folder
+from plancast_bus.events.value_parts import Reference
 from plancast_bus.memory.bus import MemoryBus
 from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
 from plancast_bus.ports.values import PlanWithValues, StoredValue

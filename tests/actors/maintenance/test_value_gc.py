@@ -13,7 +13,7 @@ from plancast.testing import ManualClock, PlancastTest
 from plancast_actors.maintenance.value_gc import MIN_AGE, SCAN_INTERVAL
 from plancast_actors.maintenance.value_use import examine_values
 from plancast_bus.errors import BusUnavailable, UnreadableValue
-from plancast_bus.events.folding import Unfolding
+from plancast_bus.events.unfolding import Unfolding
 from plancast_bus.memory.checkpoints import PlanTable
 from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
 

@@ -22,7 +22,7 @@ from plancast_bus.errors import InvalidEnvelope
 from plancast_bus.event_data import delivered_in_full, in_full
 from plancast_bus.events.codec import REFERENCE_TYPES, decode, dump, load, pack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
-from plancast_bus.events.folding import DIGEST_BYTES, digest_of
+from plancast_bus.events.value_parts import DIGEST_BYTES, digest_of
 from plancast_bus.jetstream import connect
 from plancast_bus.memory.bus import MemoryBus
 from plancast_bus.nats_server.process import NatsServer

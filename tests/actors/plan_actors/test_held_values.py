@@ -17,7 +17,7 @@ from plancast.testing import ManualClock, PlancastTest
 from plancast_actors.plan_actors.plan_values import RENEWAL
 from plancast_bus import fault_injection
 from plancast_bus.events.codec import pack
-from plancast_bus.events.folding import digest_of
+from plancast_bus.events.value_parts import digest_of
 from plancast_bus.fault_injection import CrashPoint
 from plancast_bus.jetstream.stores.values import JetStreamValues
 from plancast_bus.memory.values import MemoryValues

@@ -16,7 +16,7 @@ from plancast.errors import PlanFailed
 from plancast.testing import PlancastTest
 from plancast_actors.plan_actors.activation import MAX_DROPPED, Activation
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
-from plancast_bus.events.folding import Reference
+from plancast_bus.events.value_parts import Reference
 from plancast_bus.memory.values import MemoryValues
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from plancast_bus.errors import InvalidEnvelope, PayloadTooLarge
 from plancast_bus.events.codec import pack
-from plancast_bus.events.folding import PART_BYTES, Folded, Folder, Unfolding, digest_of
+from plancast_bus.events.folding import PART_BYTES, Folded, Folder
+from plancast_bus.events.unfolding import Unfolding
+from plancast_bus.events.value_parts import digest_of
 
 MOST = 1 << 20
 

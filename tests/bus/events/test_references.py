@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from plancast_bus.errors import InvalidEnvelope
 from plancast_bus.events.codec import CONTENT_TYPES, MSGPACK_TYPE, REFERENCE_TYPES, WireFormat, dump, load, pack
-from plancast_bus.events.folding import Reference, Unfolding, digest_of, packed_reference
 from plancast_bus.events.references import data_of, fold_data, read_reference
+from plancast_bus.events.unfolding import Unfolding
+from plancast_bus.events.value_parts import Reference, digest_of, packed_reference
 from plancast_bus.settings import BusSettings
 
 LIMITS = BusSettings().data_limits

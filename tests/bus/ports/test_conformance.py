@@ -29,7 +29,8 @@ from plancast_bus.errors import (
 from plancast_bus.event_data import delivered_in_full
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
-from plancast_bus.events.folding import Folder, Reference, digest_of, reference_to
+from plancast_bus.events.folding import Folder
+from plancast_bus.events.value_parts import Reference, digest_of, reference_to
 from plancast_bus.memory import MemoryBus, MemoryWorld
 from plancast_bus.ports.bus import CUT_BYTES, Bus, Consumer, ConsumerSpec, Delivery
 from plancast_bus.ports.checkpoints import Checkpoint, PlanFilter, PlanSummary, StoredMachine, sealed_part

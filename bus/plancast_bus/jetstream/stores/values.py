@@ -11,8 +11,8 @@ from cachetools import LRUCache
 
 from plancast_bus.errors import AccessDenied, BusUnavailable, InvalidEnvelope, InvalidSubject
 from plancast_bus.events.codec import deflate, inflate
-from plancast_bus.events.folding import Reference
 from plancast_bus.events.references import Writer
+from plancast_bus.events.value_parts import Reference
 from plancast_bus.jetstream.client.api import MESSAGE_GONE, ApiError, StoredMessage
 from plancast_bus.jetstream.client.request_reply import NoResponders
 from plancast_bus.jetstream.stores.store import Store, StreamAccess

@@ -11,7 +11,8 @@ from uuid import uuid4
 import pytest
 
 from plancast_bus.errors import UnreadableValue
-from plancast_bus.events.folding import Folder, Reference, digest_of
+from plancast_bus.events.folding import Folder
+from plancast_bus.events.value_parts import Reference, digest_of
 from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.jetstream.client.api import JetStreamApi, StoredMessage
 from plancast_bus.jetstream.messaging.stream_reader import StreamReader

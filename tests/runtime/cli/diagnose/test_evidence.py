@@ -17,7 +17,7 @@ from plancast_actors.maintenance import use_table
 from plancast_actors.ray import connection
 from plancast_actors.release import RECORD
 from plancast_bus.clock import SystemClock
-from plancast_bus.events.folding import digest_of
+from plancast_bus.events.value_parts import digest_of
 from plancast_bus.memory.bus import MemoryBus
 from plancast_bus.settings import BusSettings
 
