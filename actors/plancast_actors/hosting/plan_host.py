@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from plancast.agents.definitions import EventDefinition
 from plancast.app import App
 from plancast.models.port import ReasonerPort
-from plancast.notifications.notifier import Audience, Notifier
 from plancast.settings import Settings
 from plancast_actors.liveness.registration import Registration
 from plancast_actors.plan_actors.activation import Activation
@@ -26,6 +25,7 @@ from plancast_bus.ports.bus import Bus
 from plancast_bus.retry import retrying
 
 if TYPE_CHECKING:
+    from plancast.notifications.notifier import Notifier
     from plancast.telemetry.tracing import Tracing
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,9 @@ BATCH = 32
 
 
 def notifier_of(app: App, bus: Bus, settings: Settings, clock: Clock) -> Notifier:
-    """The notifier of an app."""
+    """The notifier of an app; what it needs is imported for it, since most hosts never notify."""
+    from plancast.notifications.notifier import Audience, Notifier
+
     planners = (*app.retiring, *app.planners)
     people = {
         event_type: EventDefinition(event_type, EventTopic.PLAN_EVENTS, description)
