@@ -44,7 +44,7 @@ class OnNats:
         self.bus: JetStreamBus
 
     async def connect(self) -> JetStreamBus:
-        bus = await connect(NatsSettings(url=self.settings.nats.url), self.settings.bus)
+        bus = await connect(NatsSettings(url=self.settings.nats.url, publish_timeout=60.0), self.settings.bus)
         self._buses.append(bus)
         return bus
 

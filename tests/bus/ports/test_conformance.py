@@ -124,7 +124,7 @@ async def _jetstream(request: pytest.FixtureRequest, chosen: BusSettings) -> Wor
     server = request.getfixturevalue("nats_server")
 
     async def connect() -> Bus:
-        return await connect_jetstream(NatsSettings(url=server.url), chosen)
+        return await connect_jetstream(NatsSettings(url=server.url, publish_timeout=60.0), chosen)
 
     world = World("jetstream", SystemClock(), connect)
     await (await world.connect()).ensure_streams()
