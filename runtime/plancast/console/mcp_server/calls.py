@@ -25,11 +25,12 @@ from pydantic import ValidationError
 
 from plancast.client.handle import PlanHandle
 from plancast.console.mcp_server import goals
-from plancast.console.mcp_server.questions import Question, answer_form, give_input, question_of
+from plancast.console.mcp_server.forms import answer_form, form_of
 from plancast.console.mcp_server.results import IDEMPOTENCY_KEY, asked_of, failure_of, result_of
 from plancast.console.routes.plans import sendable, stable_id
 from plancast.console.service.backend import Backend
 from plancast.console.service.errors import Refused
+from plancast.console.service.questions import Question, give_input, question_of
 from plancast.errors import InvalidAnswer, NotAwaited, PlanCancelled, PlancastError, PlanFailed, PlanFinished
 from plancast.plan.control_events import BY
 from plancast_bus.errors import BusUnavailable
@@ -104,7 +105,7 @@ class PlanCalls:
 
     async def _call(self, caller: Caller, params: CallToolRequestParams) -> Outcome:
         arguments = params.arguments or {}
-        offered = await goals.offered_goals(self._backend)
+        offered = await self._backend.goals()
         is_known = params.name in offered or params.name in (goals.RESULT, goals.CANCEL, goals.ANSWER)
         if is_known and params.request_state is not None:
             return await self._resumed(caller, params, is_goal=params.name in offered)
@@ -248,7 +249,7 @@ class PlanCalls:
             question: What the plan asks.
             note: Faults of an earlier answer.
         """
-        form = question.form
+        form = form_of(question)
         if question.for_people and not self._may_answer(caller.user):
             return asked_of(handle.plan_id, question, f"{caller.user} may not decide it here. {_elsewhere(handle)}")
         if form is None or not caller.can_elicit:
@@ -263,7 +264,7 @@ class PlanCalls:
 
     async def _elicit(self, caller: Caller, handle: PlanHandle, question: Question) -> Outcome | None:
         """Ask a person by a form, within the call; None when the plan goes on."""
-        form, note = question.form, ""
+        form, note = form_of(question), ""
         assert form is not None
         for _ in range(MAX_ROUNDS):
             params: Any = form.params

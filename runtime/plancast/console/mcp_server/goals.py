@@ -10,8 +10,6 @@ from mcp_types import INVALID_PARAMS, ListToolsResult, Tool
 from plancast.agents.definitions import EventDefinition
 from plancast.console.service.backend import Backend
 from plancast.json_values.normalize import plain
-from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
-from plancast_bus.events.envelope import EventTopic
 
 PAGE: Final = 200
 """Tools of a page."""
@@ -46,22 +44,9 @@ PLAN_TOOLS: Final = (
 )
 
 
-async def offered_goals(backend: Backend) -> dict[str, EventDefinition]:
-    """The goals of the deployed apps, sorted by name."""
-    try:
-        apps = await backend.bus.registry.list("app")
-        known = {each.event_type: each for each in await backend.registry.discover(EventTopic.ACTION_REQUESTS)}
-    except (BusUnavailable, AccessDenied):
-        raise
-    except BusError:  # nothing was ever deployed
-        return {}
-    goals = {str(goal) for app in apps.values() for goal in app.get("goals", ())}
-    return {goal: known.get(goal) or EventDefinition(goal) for goal in sorted(goals)}
-
-
 async def tools_page(backend: Backend, cursor: str | None) -> ListToolsResult:
     """A page of the tools, behind the tool that the cursor names."""
-    goals = await offered_goals(backend)
+    goals = await backend.goals()
     tools = [*map(_tool, goals.values()), *(tool for tool in PLAN_TOOLS if tool.name not in goals)]
     first = 0
     if cursor is not None:

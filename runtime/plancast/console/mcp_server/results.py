@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from mcp_types import CallToolResult, TextContent
 
-from plancast.console.mcp_server.questions import Question
+from plancast.console.service.questions import Question
 from plancast.json_values.abbreviate import to_json_within
 from plancast.json_values.normalize import plain
 

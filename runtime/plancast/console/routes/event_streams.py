@@ -151,7 +151,7 @@ async def _plan_changes(backend: Backend, newest: Checkpoint, after: Cursor) -> 
     plan, status = newest.summary, PlanStatus(newest.summary.status)
     yield _event("status", PlanStanding(plan_id=plan.plan_id, status=status, revision=plan.revision))
     async with aclosing(watch.changes()) as changes:
-        async for each in _until_closing(backend, changes):
+        async for each in until_closing(backend, changes):
             change, newest, entry = each.change, each.checkpoint or newest, each.entry
             if change.status is not status:
                 status = change.status
@@ -174,7 +174,7 @@ async def _plan_changes(backend: Backend, newest: Checkpoint, after: Cursor) -> 
         )
 
 
-async def _until_closing(backend: Backend, changes: AsyncGenerator[Change]) -> AsyncGenerator[Change]:
+async def until_closing(backend: Backend, changes: AsyncGenerator[Change]) -> AsyncGenerator[Change]:
     """Pass changes on until the server ends."""
     spawn = asyncio.get_running_loop().create_task
     closing = spawn(backend.closing.wait())

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from cachetools import FIFOCache, LRUCache
 from fastapi import Depends, Request
 
+from plancast.agents.definitions import EventDefinition
 from plancast.agents.registry import AgentRegistry
 from plancast.client.client import Client
 from plancast.client.handle import PlanHandle
@@ -25,7 +26,9 @@ from plancast.errors import PlanNotFound
 from plancast.plan_store.listed_status import ListedStatuses
 from plancast.plan_store.store import find_checkpoint, plan_fields
 from plancast.settings import Settings
+from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
 from plancast_bus.events.codec import unpack
+from plancast_bus.events.envelope import EventTopic
 from plancast_bus.ports.bus import Bus
 from plancast_bus.ports.checkpoints import Checkpoint
 
@@ -88,6 +91,18 @@ class Backend:
         """The plan index, once it is complete or after 10 seconds."""
         await self.index.wait(LOAD_SECONDS)
         return self.index
+
+    async def goals(self) -> dict[str, EventDefinition]:
+        """The goals of the deployed apps, sorted by name."""
+        try:
+            apps = await self.bus.registry.list("app")
+            known = {each.event_type: each for each in await self.registry.discover(EventTopic.ACTION_REQUESTS)}
+        except (BusUnavailable, AccessDenied):
+            raise
+        except BusError:  # nothing was ever deployed
+            return {}
+        goals = {str(goal) for app in apps.values() for goal in app.get("goals", ())}
+        return {goal: known.get(goal) or EventDefinition(goal) for goal in sorted(goals)}
 
     async def found(self, asked: PlanQuery) -> list[Row] | None:
         """Plans that match a query, whatever their status, in the order of their commits; None for all.

@@ -1,4 +1,4 @@
-"""Questions of plans to people, and who may answer them, without a deployment."""
+"""Questions of plans to people, who may answer them, and their forms, without a deployment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from plancast.agents.definitions import EventDefinition
-from plancast.console.mcp_server.questions import Question, question_of
+from plancast.console.mcp_server.forms import form_of
+from plancast.console.service.questions import Question, question_of
 
 
 def asks(event: str, schema: dict[str, Any] | None = None, pause_reason: str | None = None) -> Question:
@@ -49,14 +50,14 @@ def test_a_decision_is_for_people_and_so_is_what_may_be_one(
 
 def test_a_form_has_the_primitive_properties_and_there_is_none_for_others_that_are_required() -> None:
     nested = {"properties": {"lines": {"type": "array"}, "note": {"type": "string", "x-secret": 1}, "by": {}}}
-    form = asks("order.filled", nested).form
+    form = form_of(asks("order.filled", nested))
     assert form is not None
     assert form.params.requested_schema["properties"] == {"note": {"type": "string"}}
-    assert asks("order.filled", nested | {"required": ["lines"]}).form is None
-    form = asks("order.decided", None).form
+    assert form_of(asks("order.filled", nested | {"required": ["lines"]})) is None
+    form = form_of(asks("order.decided", None))
     assert form is not None
     assert form.params.requested_schema["properties"].keys() == {"approved", "reason"}
     assert form.params.message == 'Which?\n{"question": "Which?"}'
-    form = asks("order.decided", DECIDED | {"additionalProperties": False}).form
+    form = form_of(asks("order.decided", DECIDED | {"additionalProperties": False}))
     assert form is not None
     assert form.params.requested_schema["properties"].keys() == {"approved"}
