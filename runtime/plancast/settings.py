@@ -240,12 +240,17 @@ class ConsoleSettings(SettingsSection):
     """Signs these links, 16 characters or more, the same for plan hosts and console. Needed where the console's login
     at NATS is not the runtime's, as in ``deploy/``: by default the keys of the deployment sign them."""
     max_streams: int = Field(200, ge=1)
-    """Concurrent streams, long polls and calls of MCP; with several tokens, half of them for each."""
+    """Concurrent streams, long polls and calls of MCP and A2A; with several tokens, half of them for each."""
     mcp_approvers: list[str] | None = None
     """Users whose MCP clients may answer what plans have people decide: a person in front of the client is asked, and
     no tool can answer. None: all users with a token. Others are told where to answer it."""
     mcp_tenant: str = ""
     """Tenant of all plans that MCP clients begin and see; empty: plans without a tenant are begun, and all are seen."""
+    a2a_approvers: list[str] = Field(default_factory=list)
+    """Users whose A2A messages may decide what plans have people decide. A model may have written such a message, so by
+    default none; input that is no decision may be given by all."""
+    a2a_tenant: str = ""
+    """Tenant of all plans that A2A clients begin and see; empty: the tenant that a request names, or else all."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -17,6 +17,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from plancast.app import App
+from plancast.console.a2a_server.endpoint import CARD, A2aEndpoint
 from plancast.console.mcp_server.endpoint import McpEndpoint
 from plancast.console.routes import (
     api_docs,
@@ -141,7 +142,9 @@ def create_api(
     app.include_router(links.routes)
     app.include_router(v1)
     app.include_router(api_docs.routes)
+    a2a = A2aEndpoint(backend, own_user=keyring.own_token != "")
     app.router.routes.append(Route(auth.MCP, mcp))
+    app.router.routes += [Route(auth.A2A, a2a.answer, methods=["POST"]), Route(CARD, a2a.card, methods=["GET"])]
     if static.is_dir():
         app.mount("/", Pages(directory=static, html=True))
     most = settings.console.max_streams + MOST_REQUESTS

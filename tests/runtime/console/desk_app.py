@@ -173,4 +173,28 @@ async def transfer_back(task: Any, result: Any, context: Any) -> dict[str, Any]:
     return {"back": result["transfer"]}
 
 
-app = App("desk", planners=[orders, tickets, forms, tagged, accounts], workers=[worker, bank])
+stories = Planner("stories")
+STORY_STATES = [
+    StateConfig(
+        state_name="start",
+        action=StateAction(
+            event_type="story.write", response_event="story.written", data={"words": "{goal_data.words}"}
+        ),
+        transitions=to({"story.written": "done"}),
+    ),
+    StateConfig(state_name="done", is_terminal=True),
+]
+stories.add_goal("story.goal", {state.state_name: state for state in STORY_STATES})
+writer = Worker("writer")
+
+
+@writer.on_task("story.write", "story.written")
+async def write(task: Any, context: Any) -> dict[str, Any]:
+    """Stream the words."""
+    for word in task.data["words"]:
+        await task.stream(word)
+    await task.progress(1.0, "written")
+    return {"words": len(task.data["words"])}
+
+
+app = App("desk", planners=[orders, tickets, forms, tagged, accounts, stories], workers=[worker, bank, writer])

@@ -287,6 +287,7 @@ async def test_apps_deployment_and_readiness_tell_what_runs(api: Api) -> None:
         goals = {goal["event_type"]: (goal["planner"], goal["kind"]) for goal in app["goals"]}
     machines = dict.fromkeys(("order.goal", "sized.goal"), ("orders", "machine"))
     machines |= {"transfer.goal": ("accounts", "machine"), "form.goal": ("forms", "machine")}
+    machines |= {"story.goal": ("stories", "machine")}
     assert goals == {**machines, "tagged.goal": ("tagged", "machine"), "ticket.goal": ("tickets", "autonomous")}
     assert {"stock.check.requested", "transfer.requested"} <= {*app["tasks"]}
     runs = await api.get("/deployment")

@@ -45,12 +45,13 @@ def serve(
     log_format: LogFormat = None,
     verbose: Verbose = 0,
 ) -> int:
-    """Serve goals as tools over MCP at `/mcp`, with the HTTP API and the console, until SIGINT or SIGTERM.
+    """Serve goals over MCP at `/mcp` and A2A at `/a2a`, with the HTTP API and the console, until SIGINT or SIGTERM.
 
     With an app it is what `plancast run` does; without one, the deployment on the nats-server is served. Clients send a
     token as they do to the HTTP API: set PLANCAST_CONSOLE__TOKENS='{"ada": "..."}'.
     """
-    require_mcp()
+    if find_spec("a2a") is None:
+        require_mcp()
     if app is None:
         return console(nats_url, address, data_dir, host=host, port=port, as_json=as_json)
     loaded = load_valid(app)

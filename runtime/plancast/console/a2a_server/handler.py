@@ -1,0 +1,205 @@
+"""PlanRequests: the protocol's methods over a deployment."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import NoReturn
+
+from a2a.auth.user import User
+from a2a.server.context import ServerCallContext
+from a2a.server.events import Event
+from a2a.server.request_handlers.request_handler import RequestHandler, validate_request_params
+from a2a.server.routes import ServerCallContextBuilder
+from a2a.types import (
+    AgentCard,
+    CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetExtendedAgentCardRequest,
+    GetTaskPushNotificationConfigRequest,
+    GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTaskPushNotificationConfigsResponse,
+    ListTasksRequest,
+    ListTasksResponse,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+    Task,
+    TaskPushNotificationConfig,
+)
+from a2a.utils.errors import InvalidParamsError, PushNotificationNotSupportedError, UnsupportedOperationError
+from starlette.requests import Request
+
+from plancast.a2a_client.values import CURSOR_HEADER
+from plancast.client.changes import Cursor
+from plancast.console.a2a_server.card import card_of
+from plancast.console.a2a_server.errors import protocol_errors
+from plancast.console.a2a_server.listing import tasks_page
+from plancast.console.a2a_server.messages import check_modes
+from plancast.console.a2a_server.plans import Caller, Sent, TaskPlans
+from plancast.console.a2a_server.tasks import START, Place, context_of
+from plancast.console.service.backend import Backend
+
+_USER, _URL = "user", "url"
+
+
+class Login(User):
+    """A user of the console, who has sent a token."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def is_authenticated(self) -> bool:
+        return True
+
+    @property
+    def user_name(self) -> str:
+        return self._name
+
+
+class RequestContexts(ServerCallContextBuilder):
+    """Passes on what the console's guard has found out about a request.
+
+    Args:
+        url_of: Where the agent takes requests, as the client of a request names it.
+    """
+
+    def __init__(self, url_of: Callable[[Request], str]) -> None:
+        self._url_of = url_of
+
+    def build(self, request: Request) -> ServerCallContext:
+        """The context of a request."""
+        state = {"headers": dict(request.headers), _URL: self._url_of(request)}
+        return ServerCallContext(user=Login(request.state.user), state=state)
+
+
+class PlanRequests(RequestHandler):
+    """Answers requests.
+
+    Args:
+        backend: The deployment.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._plans = TaskPlans(backend)
+        self._tenant = backend.settings.console.a2a_tenant
+
+    def _caller(self, context: ServerCallContext) -> Caller:
+        if self._tenant and context.tenant not in ("", self._tenant):
+            raise InvalidParamsError(f"tenant: allowed: {self._tenant!r}, or nothing")
+        after: str | None = context.state["headers"].get(CURSOR_HEADER)
+        try:
+            place = None if after is None else Place.read(after)
+        except ValueError as error:
+            raise InvalidParamsError(f"{CURSOR_HEADER}: {error}") from error
+        return Caller(context.user.user_name, self._tenant or context.tenant, place)
+
+    # Messages.
+
+    @validate_request_params
+    async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task:
+        """Begin or answer a plan, and wait for its end or its question, unless it is not to be waited for."""
+        with protocol_errors():
+            caller = self._caller(context)
+            sent = await self._send(caller, params)
+            if not params.configuration.return_immediately:
+                with self._backend.streams.held_by(caller.user):
+                    async with aclosing(self._plans.follow(Caller(caller.user, caller.tenant), sent)) as events:
+                        async for _ in events:
+                            pass
+            return await self._plans.task(caller, sent.handle)
+
+    @validate_request_params
+    async def on_message_send_stream(
+        self, params: SendMessageRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event]:
+        """Begin or answer a plan, and follow it from there."""
+        with protocol_errors():
+            caller = self._caller(context)
+            with self._backend.streams.held_by(caller.user):
+                sent = await self._send(caller, params)
+                async with aclosing(self._plans.follow(caller, sent)) as events:
+                    async for event in events:
+                        yield event
+
+    async def _send(self, caller: Caller, params: SendMessageRequest) -> Sent:
+        check_modes(params.configuration.accepted_output_modes)
+        return await self._plans.send(caller, params.message)
+
+    # Tasks.
+
+    @validate_request_params
+    async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task:
+        """The task of a plan."""
+        with protocol_errors():
+            caller = self._caller(context)
+            return await self._plans.task(caller, self._plans.handle(caller, params.id))
+
+    @validate_request_params
+    async def on_list_tasks(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
+        """A page of the plans, those that have moved last first."""
+        with protocol_errors():
+            caller = self._caller(context)
+            with self._backend.looks.held_by(caller.user):
+                return await tasks_page(self._backend, self._plans, caller, params)
+
+    @validate_request_params
+    async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
+        """Cancel a plan."""
+        with protocol_errors():
+            return await self._plans.cancel(self._caller(context), params.id, "cancelled by an A2A client")
+
+    @validate_request_params
+    async def on_subscribe_to_task(
+        self, params: SubscribeToTaskRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event]:
+        """Follow a plan, from now on or after the cursor in the request's headers."""
+        with protocol_errors():
+            caller = self._caller(context)
+            with self._backend.streams.held_by(caller.user):
+                plan, place = await self._plans.find(caller, params.id), START
+                context_id = params.id
+                if plan is not None:
+                    if plan.status.finished and caller.after is None:
+                        raise UnsupportedOperationError(f"task {params.id[:200]} is over: get it")
+                    context_id, place = context_of(plan.plan), Place(Cursor(plan.plan.revision))
+                sent = Sent(self._plans.handle(caller, params.id), context_id, place)
+                async with aclosing(self._plans.follow(caller, sent)) as events:
+                    async for event in events:
+                        yield event
+
+    @validate_request_params
+    async def on_get_extended_agent_card(
+        self, params: GetExtendedAgentCardRequest, context: ServerCallContext
+    ) -> AgentCard:
+        """The card with the skills."""
+        with protocol_errors():
+            return await card_of(self._backend, context.state[_URL], self._tenant, with_skills=True)
+
+    # Push notifications.
+
+    async def on_create_task_push_notification_config(
+        self, params: TaskPushNotificationConfig, context: ServerCallContext
+    ) -> TaskPushNotificationConfig:
+        _no_push()
+
+    async def on_get_task_push_notification_config(
+        self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> TaskPushNotificationConfig:
+        _no_push()
+
+    async def on_list_task_push_notification_configs(
+        self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
+    ) -> ListTaskPushNotificationConfigsResponse:
+        _no_push()
+
+    async def on_delete_task_push_notification_config(
+        self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> None:
+        _no_push()
+
+
+def _no_push() -> NoReturn:
+    raise PushNotificationNotSupportedError
