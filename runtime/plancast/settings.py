@@ -251,6 +251,9 @@ class ConsoleSettings(SettingsSection):
     default none; input that is no decision may be given by all."""
     a2a_tenant: str = ""
     """Tenant of all plans that A2A clients begin and see; empty: the tenant that a request names, or else all."""
+    a2a_push_hosts: list[str] = Field(default_factory=list)
+    """Hosts with private addresses that A2A clients may have push notifications sent to; public ones need no entry,
+    nor does this machine while the console listens on the loopback only."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from a2a.types import Part
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message as Protobuf
 from google.protobuf.struct_pb2 import Struct, Value
 
 JSON: Final = "application/json"
@@ -41,6 +43,12 @@ def value_of(part: Part) -> Any:
     if part.media_type == JSON:
         return json.loads(part.text)
     return part.text
+
+
+def json_of(message: Protobuf) -> dict[str, Any]:
+    """A message of the protocol as JSON."""
+    found: dict[str, Any] = MessageToDict(message)
+    return found
 
 
 def struct_of(fields: dict[str, Any]) -> Struct:

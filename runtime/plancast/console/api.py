@@ -108,14 +108,16 @@ def create_api(
     backend = Backend(bus, settings, actors)
     keyring = Keyring(settings.console.tokens, own_token)
     max_bytes = 2 * settings.bus.max_event_bytes  # JSON may be twice as long as the event
-    mcp = McpEndpoint(backend, max_bytes)
+    mcp, a2a = McpEndpoint(backend, max_bytes), A2aEndpoint(backend, own_user=keyring.own_token != "")
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await backend.start()
+        a2a.start()
         try:
             yield
         finally:
+            await a2a.stop()
             await backend.stop()
             await mcp.stop()
 
@@ -142,7 +144,6 @@ def create_api(
     app.include_router(links.routes)
     app.include_router(v1)
     app.include_router(api_docs.routes)
-    a2a = A2aEndpoint(backend, own_user=keyring.own_token != "")
     app.router.routes.append(Route(auth.MCP, mcp))
     app.router.routes += [Route(auth.A2A, a2a.answer, methods=["POST"]), Route(CARD, a2a.card, methods=["GET"])]
     if static.is_dir():

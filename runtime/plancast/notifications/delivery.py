@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import smtplib
 import ssl
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from email.message import EmailMessage
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,7 @@ from plancast.webhooks.signature import ID, sign
 
 if TYPE_CHECKING:
     import aiohttp
+    from aiohttp.abc import AbstractResolver
 
 SECONDS: Final = 10.0
 """Seconds for a message over HTTP, and for each step of one over SMTP."""
@@ -87,26 +89,46 @@ class Delivery:
             raise Undelivered(f"{type(error).__name__}{_number(error)}") from None
 
     async def _post(self, target: Webhook, body: dict[str, Any], message_id: str, now: float) -> None:
-        import aiohttp
         from pydantic_core import to_json
 
-        if self._http is None:
-            timeout = aiohttp.ClientTimeout(total=SECONDS)
-            connector = aiohttp.TCPConnector(force_close=True)
-            self._http = aiohttp.ClientSession(
-                timeout=timeout, connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
-            )
+        self._http = self._http or http_session()
         url = await asyncio.to_thread(target.address)
         content = to_json(body)
         headers = {"Content-Type": "application/json", "User-Agent": "plancast", ID: message_id}
         if target.secret is not None:
             secrets = await asyncio.to_thread(Secrets(f"Webhook {target.name!r}", target.secret).read)
             headers |= sign(secrets[0], message_id, int(now), content)
-        async with self._http.post(url, data=content, headers=headers, allow_redirects=False) as answer:
-            if not 200 <= answer.status < 300:
-                wait = answer.headers.get("Retry-After", "")
-                seconds = min(float(wait), LONGEST_WAIT) if wait.isascii() and wait.isdigit() and len(wait) < 9 else 0.0
-                raise Undelivered(f"it answered {answer.status}", seconds)
+        await post(self._http, url, content, headers)
+
+
+def http_session(resolver: AbstractResolver | None = None) -> aiohttp.ClientSession:
+    """A session for messages to others: no cookies, no connection that is kept.
+
+    Args:
+        resolver: Finds the addresses of hosts; that of the system by default.
+    """
+    import aiohttp
+
+    return aiohttp.ClientSession(
+        timeout=aiohttp.ClientTimeout(total=SECONDS),
+        connector=aiohttp.TCPConnector(force_close=True, resolver=resolver),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+    )
+
+
+async def post(http: aiohttp.ClientSession, url: str, content: bytes, headers: Mapping[str, str]) -> None:
+    """Send a message by POST, and follow no redirect.
+
+    Raises:
+        Undelivered: the answer is another than that it was taken.
+        aiohttp.ClientError, TimeoutError: there is none.
+    """
+    async with http.post(url, data=content, headers=headers, allow_redirects=False) as answer:
+        if not 200 <= answer.status < 300:
+            wait = answer.headers.get("Retry-After", "")
+            seconds = min(float(wait), LONGEST_WAIT) if wait.isascii() and wait.isdigit() and len(wait) < 9 else 0.0
+            raise Undelivered(f"it answered {answer.status}", seconds)
 
 
 def _send_mail(target: Email, message: EmailMessage) -> None:

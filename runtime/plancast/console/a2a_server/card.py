@@ -28,7 +28,7 @@ SCHEMAS: Final = "urn:plancast:goal-schemas:1"
 BEARER: Final = "bearer"
 
 
-async def card_of(backend: Backend, url: str, tenant: str, *, with_skills: bool) -> AgentCard:
+async def card_of(backend: Backend, url: str, tenant: str, *, with_skills: bool, pushes: bool) -> AgentCard:
     """The card.
 
     Args:
@@ -36,6 +36,7 @@ async def card_of(backend: Backend, url: str, tenant: str, *, with_skills: bool)
         url: Where the agent takes requests.
         tenant: Tenant that requests have to name; empty: any.
         with_skills: Show what is deployed, which is for users with a token.
+        pushes: Events can be sent to URLs of clients.
     """
     goals = await backend.goals() if with_skills else {}
     schemas = {name: plain(each.payload_schema) for name, each in goals.items() if each.payload_schema is not None}
@@ -51,7 +52,7 @@ async def card_of(backend: Backend, url: str, tenant: str, *, with_skills: bool)
             AgentInterface(url=url, protocol_binding="JSONRPC", protocol_version=PROTOCOL, tenant=tenant)
         ],
         capabilities=AgentCapabilities(
-            streaming=True, push_notifications=False, extended_agent_card=True, extensions=[extension]
+            streaming=True, push_notifications=pushes, extended_agent_card=True, extensions=[extension]
         ),
         security_schemes={
             BEARER: SecurityScheme(

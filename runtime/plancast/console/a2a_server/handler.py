@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import NoReturn
+from uuid import uuid4
 
 from a2a.auth.user import User
 from a2a.server.context import ServerCallContext
@@ -27,7 +27,12 @@ from a2a.types import (
     Task,
     TaskPushNotificationConfig,
 )
-from a2a.utils.errors import InvalidParamsError, PushNotificationNotSupportedError, UnsupportedOperationError
+from a2a.utils.errors import (
+    InvalidParamsError,
+    PushNotificationNotSupportedError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
 from starlette.requests import Request
 
 from plancast.a2a_client.values import CURSOR_HEADER
@@ -37,6 +42,7 @@ from plancast.console.a2a_server.errors import protocol_errors
 from plancast.console.a2a_server.listing import tasks_page
 from plancast.console.a2a_server.messages import check_modes
 from plancast.console.a2a_server.plans import Caller, Sent, TaskPlans
+from plancast.console.a2a_server.push_configs import MAX_CONFIGS, Push, PushConfigs, Pushes, push_of
 from plancast.console.a2a_server.tasks import START, Place, context_of
 from plancast.console.service.backend import Backend
 
@@ -79,11 +85,14 @@ class PlanRequests(RequestHandler):
 
     Args:
         backend: The deployment.
+        plans: Its plans, as tasks.
+        configs: Where clients want events sent.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, plans: TaskPlans, configs: PushConfigs) -> None:
         self._backend = backend
-        self._plans = TaskPlans(backend)
+        self._plans = plans
+        self._configs = configs
         self._tenant = backend.settings.console.a2a_tenant
 
     def _caller(self, context: ServerCallContext) -> Caller:
@@ -125,8 +134,15 @@ class PlanRequests(RequestHandler):
                         yield event
 
     async def _send(self, caller: Caller, params: SendMessageRequest) -> Sent:
-        check_modes(params.configuration.accepted_output_modes)
-        return await self._plans.send(caller, params.message)
+        options = params.configuration
+        check_modes(options.accepted_output_modes)
+        if options.HasField("task_push_notification_config"):
+            await self._require_push()
+            push_of(options.task_push_notification_config, START, "-")
+        sent = await self._plans.send(caller, params.message)
+        if options.HasField("task_push_notification_config"):
+            await self._add_push(sent.handle.plan_id, options.task_push_notification_config, sent.place)
+        return sent
 
     # Tasks.
 
@@ -176,30 +192,83 @@ class PlanRequests(RequestHandler):
     ) -> AgentCard:
         """The card with the skills."""
         with protocol_errors():
-            return await card_of(self._backend, context.state[_URL], self._tenant, with_skills=True)
+            return await card_of(
+                self._backend,
+                context.state[_URL],
+                self._tenant,
+                with_skills=True,
+                pushes=await self._configs.is_allowed(),
+            )
 
     # Push notifications.
 
+    @validate_request_params
     async def on_create_task_push_notification_config(
         self, params: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        _no_push()
+        """Have the events of a task sent to a URL, from now on."""
+        with protocol_errors():
+            caller = self._caller(context)
+            plan = await self._plans.find(caller, params.task_id)
+            if plan is not None and plan.status.finished:
+                raise UnsupportedOperationError(f"task {params.task_id[:200]} is over")
+            key = params.task_id if plan is None else plan.checkpoint.correlation_id
+            place = START if plan is None else Place(Cursor(plan.plan.revision))
+            return (await self._add_push(key, params, place)).to_config(params.task_id)
 
+    async def _add_push(self, key: str, config: TaskPushNotificationConfig, place: Place) -> Push:
+        await self._require_push()
+        push = push_of(config, place, uuid4().hex)
+
+        def add(pushes: Pushes) -> Pushes:
+            changed = pushes.with_entry(push)
+            if len(changed.entries) > MAX_CONFIGS:
+                raise InvalidParamsError(
+                    f"task {key[:200]} has {MAX_CONFIGS} push configurations, which is the maximum"
+                )
+            return changed
+
+        await self._configs.change(key, add)
+        return push
+
+    async def _pushes(self, context: ServerCallContext, task_id: str) -> tuple[str, Pushes]:
+        """The configurations of a task, with the key of its plan."""
+        await self._require_push()
+        plan = await self._plans.find(self._caller(context), task_id)
+        key = task_id if plan is None else plan.checkpoint.correlation_id
+        return key, await self._configs.read(key)
+
+    async def _require_push(self) -> None:
+        if not await self._configs.is_allowed():
+            raise PushNotificationNotSupportedError(
+                "the login of this server at NATS may not store push configurations"
+            )
+
+    @validate_request_params
     async def on_get_task_push_notification_config(
         self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        _no_push()
+        """A push configuration."""
+        with protocol_errors():
+            push = (await self._pushes(context, params.task_id))[1].entry(params.id)
+            if push is None:
+                raise TaskNotFoundError(f"task {params.task_id[:200]} has no push configuration {params.id[:200]!r}")
+            return push.to_config(params.task_id)
 
+    @validate_request_params
     async def on_list_task_push_notification_configs(
         self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> ListTaskPushNotificationConfigsResponse:
-        _no_push()
+        """The push configurations of a task, which are few: there is one page."""
+        with protocol_errors():
+            entries = (await self._pushes(context, params.task_id))[1].entries
+            return ListTaskPushNotificationConfigsResponse(configs=[each.to_config(params.task_id) for each in entries])
 
+    @validate_request_params
     async def on_delete_task_push_notification_config(
         self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
-        _no_push()
-
-
-def _no_push() -> NoReturn:
-    raise PushNotificationNotSupportedError
+        """Send no further events to a URL; one that is gone already is no error."""
+        with protocol_errors():
+            key, _ = await self._pushes(context, params.task_id)
+            await self._configs.change(key, lambda pushes: pushes.without(params.id))

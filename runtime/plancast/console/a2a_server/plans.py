@@ -7,10 +7,10 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from a2a.types import Message, Task
+from a2a.types import Message, Task, TaskStatusUpdateEvent
 from a2a.utils.errors import InvalidParamsError, TaskNotCancelableError, UnsupportedOperationError
 
-from plancast.client.changes import Cursor, PlanChange
+from plancast.client.changes import Cursor, PlanChange, change_of
 from plancast.client.handle import PlanHandle
 from plancast.client.plan_watch import PlanWatch
 from plancast.console.a2a_server.messages import ANSWER_TEXT, GOAL_TEXT, check_message, data_of, skill_of
@@ -185,6 +185,35 @@ class TaskPlans:
         async with aclosing(self._events(caller, handle, sent.context_id, place, checkpoint)) as events:
             async for event in events:
                 yield event
+
+    async def events_after(self, key: str, place: Place) -> list[tuple[Place, Event, bool]]:
+        """The events of a plan's turns after a place that there are by now, each with its place.
+
+        The flag is true for the last one of a plan that has ended.
+        """
+        checkpoint = await self._bus.checkpoints.load(key)
+        if checkpoint is None:
+            return []
+        plan_id, context_id = checkpoint.summary.plan_id, context_of(checkpoint.summary)
+        found: list[tuple[Place, Event, bool]] = []
+        last = place
+        for entry in await self._backend.history(checkpoint):
+            if not place.cursor.revision < entry["revision"] < checkpoint.revision:
+                continue
+            last = Place(Cursor(entry["revision"]), place.has_result)
+            event = change_event(plan_id, context_id, change_of(checkpoint, entry), last)
+            if event is not None:
+                found.append((last, event, False))
+        if checkpoint.revision > place.cursor.revision:
+            plan = await self._plan(checkpoint)
+            if plan.status.finished:
+                found += [
+                    (Place.of(event), event, isinstance(event, TaskStatusUpdateEvent)) for event in plan.end(last)
+                ]
+            else:
+                now = Place(Cursor(checkpoint.revision))
+                found.append((now, plan.turn(now), False))
+        return found
 
     async def _events(
         self, caller: Caller, handle: PlanHandle, context_id: str, place: Place, begun: Checkpoint | None

@@ -19,7 +19,7 @@ from a2a.types import (
     TaskStatusUpdateEvent,
 )
 
-from plancast.a2a_client.values import CURSOR, PROGRESS, RESULT, TEXT, part_of, struct_of
+from plancast.a2a_client.values import CURSOR, PROGRESS, RESULT, TEXT, from_struct, part_of, struct_of
 from plancast.client.changes import Cursor, PlanChange, TaskChunk, TaskProgress
 from plancast.client.results import response_of
 from plancast.console.service.questions import Question
@@ -60,6 +60,11 @@ class Place(NamedTuple):
             ValueError: it is none.
         """
         return cls(Cursor.read(text.removesuffix(_BEFORE_END)), text.endswith(_BEFORE_END))
+
+    @classmethod
+    def of(cls, event: Event) -> Self:
+        """The place of an event."""
+        return cls.read(str(from_struct(event.metadata)[CURSOR]))
 
 
 START: Final = Place()

@@ -155,6 +155,10 @@ class PlanIndex:
         found = [self._rows[key].summary for key in self._children.get(plan_id, ())]
         return sorted(found, key=lambda plan: (plan.created_at, plan.plan_id))
 
+    def row(self, key: str) -> Row | None:
+        """A plan, by the key of its checkpoint."""
+        return self._rows.get(key)
+
     def rows(self) -> Iterable[Row]:
         """All plans, most recently updated first; a view that is invalid after an await."""
         return reversed(self._rows.values())
