@@ -92,6 +92,13 @@ class ScheduleRecord(BaseModel):
         """Return the firings in one of some states, the oldest first."""
         return [each for each in self.firings if each.state in states]
 
+    def lateness(self, now: float) -> float:
+        """Return by how many seconds the firing that is due first is late; 0 when none is."""
+        times = [each.time for each in self.of("due") if each.kind != "backfill"]
+        if self.next_at is not None:
+            times.append(self.next_at)
+        return max(0.0, now - min(times, default=now))
+
     def plan_id(self, firing: Firing) -> str:
         """Return the id of a firing's plan."""
         return f"{self.definition.name}:{self.uid}:{firing.id}"

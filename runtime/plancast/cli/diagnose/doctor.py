@@ -10,8 +10,9 @@ import typer
 
 from plancast.cli.connection import open_bus, reachable_settings
 from plancast.cli.data_folder import find_running
-from plancast.cli.diagnose.checks import LAG, Finding, examine
+from plancast.cli.diagnose.checks import LAG, examine
 from plancast.cli.diagnose.evidence import Evidence, gather
+from plancast.cli.diagnose.finding import Finding
 from plancast.cli.errors import DONE, FAILED, NO_CONNECTION
 from plancast.cli.options import AsJson, DataDir, NatsUrl, RayAddress, Verbose
 from plancast.terminal.output import cell, out, plural, print_json
@@ -35,7 +36,7 @@ def doctor(
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Check server, clock, streams, consumers, Ray and plans; print each fault with its effect and a remedy.
+    """Check server, clock, streams, consumers, Ray, plans and schedules; print each fault with its effect and a remedy.
 
     Exits 1 on faults, 3 when the nats-server cannot be reached, and 0 on warnings alone.
     """

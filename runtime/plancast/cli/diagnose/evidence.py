@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plancast.cli.connection import actors_report, joined, open_bus
 from plancast.cli.data_folder import find_running
+from plancast.cli.diagnose.finding import NAMED
+from plancast.cli.diagnose.schedules import ScheduleReport, read_schedules
 from plancast_bus.errors import AccessDenied, BusError, InvalidEnvelope
 
 if TYPE_CHECKING:
@@ -33,7 +35,6 @@ MAX_READ = 20_000
 """Maximum number of summaries to read for this."""
 CHECK_BYTES = 64 << 20
 """Bytes of values that are read to find damaged ones; that all are there is seen without reading them."""
-NAMED = 5
 _RAY_PATIENCE = 3.0
 _FINISHED = frozenset({"completed", "failed", "cancelled"})
 
@@ -87,6 +88,8 @@ class Evidence:
     """The state of the store of values, or why it could not be scanned; None when it may not be read."""
     lost: tuple[str, ...] = ()
     """Plans that wait for the answer to a request that nothing has, with these requests, as texts."""
+    schedules: ScheduleReport | None = None
+    """None when nothing is deployed, or schedules may not be read."""
     seen_here: bool = False
     """True if the report on stalled plans was made here, of a part of the plans."""
 
@@ -117,6 +120,7 @@ async def gather(settings: Settings, *, with_ray: bool = True) -> Evidence:
             sync_interval=_sync_interval(data) if data is not None else "",
             values=await _values(bus) if deployed else None,
             lost=await _lost(bus, settings) if deployed else (),
+            schedules=await read_schedules(bus) if deployed else None,
             seen_here=seen_here,
         )
 
