@@ -27,10 +27,21 @@ Tenant = Annotated[str, Query(max_length=400, description="Tenant of the schedul
 
 
 @routes.get("", summary="All schedules")
-async def list_schedules(backend: Here, tenant_id: Tenant = "") -> ScheduleList:
+async def list_schedules(
+    backend: Here,
+    tenant_id: Tenant = "",
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    cursor: Annotated[str | None, Query(max_length=501, description="`next` of the previous page.")] = None,
+) -> ScheduleList:
     """List schedules by name: those of a tenant, or of all tenants."""
     found = await backend.client.schedules.list(tenant_id=tenant_id or None)
-    return ScheduleList(items=[_view(each) for each in found], total=len(found))
+    behind = found
+    if cursor is not None:
+        name, _, tenant = cursor.partition(":")
+        behind = [each for each in found if (each.name, each.tenant_id) > (name, tenant)]
+    items = behind[:limit]
+    following = f"{items[-1].name}:{items[-1].tenant_id}" if len(behind) > limit else None
+    return ScheduleList(items=[_view(each) for each in items], next=following, total=len(found))
 
 
 @routes.post("", status_code=201, summary="Create a schedule")

@@ -43,6 +43,7 @@ class ScheduleOf(ResponseModel):
 
 class ScheduleList(ResponseModel):
     items: list[ScheduleOf]
+    next: str | None = None
     total: int
 
 

@@ -11,6 +11,7 @@ import { empty, failed, loading, stale } from "./states.js";
 import { toast } from "./toast.js";
 
 const EVERY = 5;
+const PAGE = 50;
 const AS_STATUS = { due: "pending", queued: "pending", started: "running", skipped: "cancelled", missed: "failed" };
 
 export function showSchedules({ main, signal }) {
@@ -18,12 +19,24 @@ export function showSchedules({ main, signal }) {
   const notice = h("div", {});
   const place = h("div", {}, loading(4));
   const count = h("span", { class: "dim" });
-  main.append(h("header", { class: "page-head" }, h("h1", {}, "Schedules"), count), h("p", { class: "page-text" }, "Goals that are submitted at times."), notice, place);
+  const more = h("button", { class: "button", type: "button", hidden: true }, "Show more");
+  let pages = 1;
+  main.append(h("header", { class: "page-head" }, h("h1", {}, "Schedules"), count), h("p", { class: "page-text" }, "Goals that are submitted at times."), notice, place, more);
 
-  const again = poll(EVERY, () => api.get("schedules", { signal }), {
+  const read = async () => {
+    const items = [];
+    let answer = {};
+    for (let page = 0; page < pages && answer.next !== null; page += 1) {
+      answer = await api.get("schedules", { query: { limit: PAGE, cursor: answer.next }, signal });
+      items.push(...answer.items);
+    }
+    return { ...answer, items };
+  };
+  const again = poll(EVERY, read, {
     signal,
-    shown: ({ items, total }) => {
+    shown: ({ items, next, total }) => {
       put(notice);
+      more.hidden = !next;
       count.textContent = total ? plural(total, "schedule") : "";
       if (!items.length) return put(place, empty("No schedules", "Create one with plancast schedules create, or with the API."));
       if (!list.isConnected) put(place, list);
@@ -31,6 +44,10 @@ export function showSchedules({ main, signal }) {
       return undefined;
     },
     failed: (error) => (list.isConnected ? put(notice, stale(error)) : put(place, failed(error, () => again()))),
+  });
+  more.addEventListener("click", () => {
+    pages += 1;
+    again();
   });
   addEventListener("plancast:wrote", soon(250, () => again(), signal), { signal });
 }
