@@ -12,6 +12,7 @@ FROM ?= 0
 SECONDS ?= 600
 SEED ?= random
 KILLS ?= 500
+RUNS ?= 500
 LEGITIMATE ?= 1000
 CHAOS_FLAGS ?=
 SCALE_FLAGS ?=
@@ -36,10 +37,10 @@ LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3
 	--generate-hashes --no-header --no-annotate $(LOCK_FLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tools browser promtool test test-all test-next test-loaded check audit format bench bench-peers docs screenshots docs-serve profile ways growth chaos chaos-effects cluster attack simulate scale lock lock-next clean
+.PHONY: help setup demo tools browser promtool test test-all test-next test-loaded check audit format bench bench-peers docs screenshots docs-serve profile ways growth chaos chaos-effects chaos-protocols cluster attack simulate scale lock lock-next clean
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED) ## Make .venv with the locked packages and this project in it
 
@@ -154,6 +155,9 @@ chaos: setup ## Kill, stop and cut off what runs plans for SECONDS (600), from S
 
 chaos-effects: setup ## Kill KILLS (500) workers between the commit and the answer of a task, from SEED (random), and count second acts
 	$(BIN)/python -m tests.chaos.effects.run --kills $(KILLS) --legitimate $(LEGITIMATE) --seed $(SEED)
+
+chaos-protocols: setup ## Kill `plancast serve` between any two events, in RUNS (500) runs a protocol, from SEED (random)
+	$(BIN)/python -m tests.chaos.protocols.run --runs $(RUNS) --seed $(SEED)
 
 cluster: setup ## Run all tests with several nats-servers and Ray nodes
 	PYTEST_TIMEOUT=$(CHAOS_TIMEOUT) $(BIN)/python -m pytest tests/cluster $(TESTS)
