@@ -10,12 +10,13 @@ from itertools import pairwise
 from random import Random
 from typing import Any, Final
 
+from tests.chaos.protocols.clients import Event
 from tests.chaos.protocols.parcels import SIGNATURE, WAITING
-from tests.chaos.protocols.protocols import Event, Protocol
+from tests.chaos.protocols.protocols import Protocol
 from tests.chaos.protocols.serving import Serving
 
 from plancast import Client
-from plancast.client.changes import Cursor, TaskChunk, TaskProgress
+from plancast.client.changes import TaskChunk, TaskProgress
 
 KILLS: Final = 2
 """Kills of the server that a client lives through."""
@@ -100,6 +101,7 @@ class Follower:
     strikes: Strikes
     seen: list[Event] = field(default_factory=list)
     results: list[Any] = field(default_factory=list)
+    ended: bool = False
     struck: int = 0
     """Kills that it has lived through."""
 
@@ -107,7 +109,7 @@ class Follower:
         """Follow the plan to its result, and return what was not as promised."""
         try:
             async with asyncio.timeout(PATIENCE):
-                while not self.results:
+                while not self.ended:
                     await self._connect()
                 return await self._faults()
         except TimeoutError:
@@ -142,7 +144,7 @@ class Follower:
     def _stops_here(self) -> bool:
         """Return whether the server is to be killed now; never again at a place that a client has read beyond."""
         left = self.case.stops[self.struck :]
-        return bool(left) and not self.results and len(self.seen) >= left[0]
+        return bool(left) and not self.ended and len(self.seen) >= left[0]
 
     async def _strike(self, events: AsyncGenerator[Event]) -> None:
         await self.strikes.meet()
@@ -153,10 +155,11 @@ class Follower:
             await self._take(event)
 
     async def _take(self, event: Event) -> None:
+        self.ended = event.ends
         if event.kind == "result":
             self.results.append(event.value)
-            return
-        self.seen.append(event)
+        if event.cursor:
+            self.seen.append(event)
         if event.state == WAITING:
             await self.client.plan(self.protocol.plan_id(self.case.key)).signal(SIGNATURE, {"by": self.case.key})
 
@@ -175,11 +178,14 @@ class Follower:
             faults.append(f"the plan itself has the turns {turns}")
         if (seen := [each.value for each in self.seen if each.kind == "turn"]) != turns:
             faults.append(f"saw the turns {seen} of {turns}")
-        told = [(each.kind, each.value) for each in self.seen if each.kind != "turn"]
+        kinds = TaskChunk.kind, TaskProgress.kind
+        told = [(each.kind, each.value) for each in self.seen if each.kind in kinds]
         if self.protocol.has_reports and told != reports:
             faults.append(f"saw the reports {told} of {reports}")
-        cursors = [Cursor.read(each.cursor) for each in self.seen]
-        if any(after <= before for before, after in pairwise(cursors)):
+        if [each.kind for each in self.seen].count("begin") > 1:
+            faults.append("saw the plan begin more than once")
+        places = [self.protocol.place(each.cursor) for each in self.seen]
+        if any(after <= before for before, after in pairwise(places)):
             faults.append(f"saw events in the order {[each.cursor for each in self.seen]}")
         if self.results != [expected := await plan.result()]:
             faults.append(f"got the results {self.results} instead of {expected}")

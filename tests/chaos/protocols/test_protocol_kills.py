@@ -8,8 +8,9 @@ from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
+from tests.chaos.protocols.clients import Event
 from tests.chaos.protocols.followers import KILLS, make_cases
-from tests.chaos.protocols.protocols import PROTOCOLS, Event
+from tests.chaos.protocols.protocols import PROTOCOLS
 from tests.chaos.protocols.run import run
 
 RUNS, CONTROL_RUNS = 50, 13
