@@ -35,15 +35,14 @@ def _properties(question: Question) -> dict[str, Any] | None:
     schema, found = question.approval.schema or {}, dict[str, Any]()
     if question.decides:
         found[APPROVED] = {"type": "boolean", "title": "Approve?"}
-    declared = schema.get("properties") or {}
-    for name, property_ in declared.items():
+    for name, property_ in question.declared.items():
         if name in (APPROVED, "by") or not isinstance(property_, Mapping):
             continue
         if property_.get("type") in _PRIMITIVES:
             found[name] = {key: plain(property_[key]) for key in _OF_FORMS if key in property_}
         elif name in (schema.get("required") or ()):
             return None
-    if question.decides and (schema.get("additionalProperties") is not False or REASON in declared):
+    if question.takes_reason:
         found.setdefault(REASON, {"type": "string", "title": "Why?"})
     if not found:
         found[ANSWER] = {"type": "string"}

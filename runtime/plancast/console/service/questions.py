@@ -43,6 +43,30 @@ class Question:
         shown = f"\n{to_json_within(self.approval.payload, _LONGEST)}" if self.approval.payload else ""
         return f"{self.approval.reason}{shown}"
 
+    @property
+    def declared(self) -> Fields:
+        """The properties in the schema of its event."""
+        return (self.approval.schema or {}).get("properties") or {}
+
+    @property
+    def takes_reason(self) -> bool:
+        """True if the reason of a decision may go with it."""
+        closed = (self.approval.schema or {}).get("additionalProperties") is False
+        return self.decides and (not closed or REASON in self.declared)
+
+    @property
+    def answer_schema(self) -> dict[str, Any]:
+        """JSON Schema of what :func:`give_answer` takes."""
+        schema: dict[str, Any] = plain(self.approval.schema or {})
+        if not self.decides:
+            return {**schema, "type": "object"}
+        properties = {name: plain(each) for name, each in self.declared.items() if name != "by"}
+        properties[APPROVED] = {"type": "boolean"}
+        if self.takes_reason:
+            properties.setdefault(REASON, {"type": "string"})
+        required = [name for name in schema.get("required") or () if name not in (APPROVED, "by")]
+        return {**schema, "type": "object", "properties": properties, "required": [APPROVED, *required]}
+
     def to_dict(self) -> dict[str, Any]:
         """The question for programs."""
         return {
@@ -90,8 +114,7 @@ async def give_answer(
     approved = content.pop(APPROVED, None)
     if not isinstance(approved, bool):
         raise InvalidAnswer(handle.plan_id, question.approval.expected_event or "", ["approved: got no true or false"])
-    is_declared = REASON in ((question.approval.schema or {}).get("properties") or {})
-    reason = "" if is_declared else str(content.pop(REASON, None) or "")
+    reason = "" if REASON in question.declared else str(content.pop(REASON, None) or "")
     send = handle.approve if approved else handle.reject
     given = {name: value for name, value in content.items() if value is not None}
     outcome = await send(
