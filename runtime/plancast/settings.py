@@ -240,7 +240,8 @@ class ConsoleSettings(SettingsSection):
     """Signs these links, 16 characters or more, the same for plan hosts and console. Needed where the console's login
     at NATS is not the runtime's, as in ``deploy/``: by default the keys of the deployment sign them."""
     max_streams: int = Field(200, ge=1)
-    """Concurrent streams, long polls and calls of MCP and A2A; with several tokens, half of them for each."""
+    """Concurrent streams, long polls, calls of MCP and A2A, and runs of AG-UI; with several tokens, half of them for
+    each."""
     mcp_approvers: list[str] | None = None
     """Users whose MCP clients may answer what plans have people decide: a person in front of the client is asked, and
     no tool can answer. None: all users with a token. Others are told where to answer it."""
@@ -254,6 +255,10 @@ class ConsoleSettings(SettingsSection):
     a2a_push_hosts: list[str] = Field(default_factory=list)
     """Hosts with private addresses that A2A clients may have push notifications sent to; public ones need no entry,
     nor does this machine while the console listens on the loopback only."""
+    agui_approvers: list[str] | None = None
+    """Users whose AG-UI clients may answer what plans have people decide. None: all users with a token."""
+    agui_tenant: str = ""
+    """Tenant of all plans that AG-UI clients begin and go on with; empty: plans without a tenant are begun."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

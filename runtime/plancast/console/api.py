@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from plancast.app import App
 from plancast.console.a2a_server.endpoint import CARD, A2aEndpoint
+from plancast.console.agui_server.endpoint import AguiEndpoint
 from plancast.console.mcp_server.endpoint import McpEndpoint
 from plancast.console.routes import (
     api_docs,
@@ -146,6 +147,7 @@ def create_api(
     app.include_router(api_docs.routes)
     app.router.routes.append(Route(auth.MCP, mcp))
     app.router.routes += [Route(auth.A2A, a2a.answer, methods=["POST"]), Route(CARD, a2a.card, methods=["GET"])]
+    app.router.routes.append(Route(auth.AGUI, AguiEndpoint(backend)))
     if static.is_dir():
         app.mount("/", Pages(directory=static, html=True))
     most = settings.console.max_streams + MOST_REQUESTS

@@ -65,7 +65,7 @@ def _event(name: str, body: BaseModel | dict[str, Any], cursor: str | None = Non
     return ServerSentEvent(data, event=name, id=cursor)
 
 
-class _Stream(EventSourceResponse):
+class HeldStream(EventSourceResponse):
     """A response that holds a slot while it streams."""
 
     def __init__(self, events: AsyncIterator[ServerSentEvent], slot: AbstractContextManager[None]) -> None:
@@ -91,7 +91,7 @@ async def stream_plans(
     backend: Here, by: By, known: Known, asked: Annotated[PlanQuery, Depends(plan_query)], details: Detailed = False
 ) -> EventSourceResponse:
     """Events: `plan` with a summary per change, `counts` at most once a second, `more` for skipped changes."""
-    return _Stream(_changes(backend, asked, known if details else None), backend.streams.held_by(by))
+    return HeldStream(_changes(backend, asked, known if details else None), backend.streams.held_by(by))
 
 
 async def _changes(backend: Backend, asked: PlanQuery, details: PlanDetails | None) -> AsyncIterator[ServerSentEvent]:
@@ -143,7 +143,7 @@ async def stream_plan(
     if after is None and last_event_id is not None and re.fullmatch(CURSOR, last_event_id):
         after = last_event_id
     cursor = Cursor(checkpoint.revision - 1) if after is None else Cursor.read(after)
-    return _Stream(_plan_changes(backend, checkpoint, cursor), backend.streams.held_by(by))
+    return HeldStream(_plan_changes(backend, checkpoint, cursor), backend.streams.held_by(by))
 
 
 async def _plan_changes(backend: Backend, newest: Checkpoint, after: Cursor) -> AsyncIterator[ServerSentEvent]:

@@ -24,8 +24,8 @@ COOKIE = "plancast_session"
 SESSION_SECONDS = 12 * 3600
 MAX_SESSIONS = 1000
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-MCP, A2A = "/mcp", "/a2a"
-"""Paths of the servers of MCP and A2A, which need a token as those under ``/api``."""
+MCP, A2A, AGUI = "/mcp", "/a2a", "/agui"
+"""Paths of the servers of MCP, A2A and AG-UI, which need a token as those under ``/api``."""
 PUBLIC = frozenset({"/api/v1/openapi.json", "/api/v1/session"})
 """Paths under ``/api`` that need no token."""
 SELF_PROVING = ("/hooks/", "/links/")
@@ -138,7 +138,7 @@ class Guard:
 
 def is_public(path: str) -> bool:
     """Return whether a path needs no token."""
-    return not path.startswith(("/api", MCP, A2A)) or path in PUBLIC
+    return not path.startswith(("/api", MCP, A2A, AGUI)) or path in PUBLIC
 
 
 def _same_site(connection: HTTPConnection) -> bool:
