@@ -1,5 +1,6 @@
 # The table of what `plancast` exports: type checkers and `plancast.exports.lazy_exports` read it.
 
+from plancast.agent import Agent as Agent
 from plancast.agents.definitions import AgentDefinition as AgentDefinition
 from plancast.agents.definitions import EventDefinition as EventDefinition
 from plancast.agents.registry import AgentRegistry as AgentRegistry

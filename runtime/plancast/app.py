@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plancast.agent import Agent
 from plancast.declarations import arity_fault, collect, declaration, place_of
 from plancast.errors import InvalidApp, InvalidStateMachine
 from plancast.models.prices import unpriced_models
@@ -40,6 +41,7 @@ class App:
         settings: Defaults for this app; environment variables override them.
         retiring: Planners that take no new goals and only finish the plans that they have begun; name and version
             distinguish them from those in `planners`.
+        agents: Remote agents, each with a goal that can be delegated; names as for planners and workers.
 
     Raises:
         InvalidApp: two planners or workers share a name, or two planners a goal, or a goal is also a task.
@@ -53,11 +55,14 @@ class App:
         workers: Iterable[Worker] = (),
         settings: Settings | None = None,
         retiring: Iterable[Planner | AutonomousPlanner] = (),
+        agents: Iterable[Agent] = (),
     ) -> None:
         self.name = name
-        self.planners: tuple[Planner, ...] = tuple(map(_as_planner, planners))
+        self.agents: tuple[Agent, ...] = tuple(agents)
+        remote = [each.planner for each in self.agents]
+        self.planners: tuple[Planner, ...] = (*map(_as_planner, planners), *remote)
         self.retiring: tuple[Planner, ...] = tuple(map(_as_planner, retiring))
-        self.workers: tuple[Worker, ...] = tuple(workers)
+        self.workers: tuple[Worker, ...] = (*workers, *(each.worker for each in self.agents))
         self.settings = settings
         self.hooks: dict[str, Hook] = {}
         """Webhooks by name."""

@@ -10,6 +10,7 @@ import plancast.planners
 import plancast.testing
 
 PLANCAST = """
+Agent
 AgentDefinition AgentRegistry App BudgetExhausted BusError BusUnavailable ChoreographyPlanner Client CommitConflict
 ConditionFailed DeterministicStepError Effect Email EventDefinition EventEnvelope EventTopic ForeignPlan GoalConflict
 GoalContext IdempotencyConflict IdentityRequired IllegalTaskMove InterpolationError InvalidAnswer InvalidApp

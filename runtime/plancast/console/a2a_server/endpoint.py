@@ -17,7 +17,7 @@ from plancast.console.service.errors import problem
 from plancast_bus.errors import AccessDenied, BusError
 
 if TYPE_CHECKING:
-    from plancast.console.a2a_server.agent import Agent
+    from plancast.console.a2a_server.agent_server import AgentServer
 
 logger = logging.getLogger(__name__)
 CARD: Final = "/.well-known/agent-card.json"
@@ -40,7 +40,7 @@ class A2aEndpoint:
     def __init__(self, backend: Backend, *, own_user: bool) -> None:
         self._backend = backend
         self._own_user = own_user
-        self._made: Agent | None = None
+        self._made: AgentServer | None = None
         self._needed = asyncio.Event()
         """Set when the SDK was needed."""
         self._pushing: asyncio.Task[None] | None = None
@@ -71,11 +71,11 @@ class A2aEndpoint:
         return JSONResponse(card, headers={"Cache-Control": "no-store"})
 
     @property
-    def _agent(self) -> Agent:
+    def _agent(self) -> AgentServer:
         if self._made is None:
-            from plancast.console.a2a_server.agent import Agent
+            from plancast.console.a2a_server.agent_server import AgentServer
 
-            self._made = Agent(self._backend, self._url)
+            self._made = AgentServer(self._backend, self._url)
             self._needed.set()
         return self._made
 

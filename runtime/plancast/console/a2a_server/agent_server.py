@@ -1,4 +1,4 @@
-"""Agent: what of A2A needs its SDK, put together."""
+"""AgentServer: what of A2A needs its SDK, put together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plancast.console.a2a_server.push_sender import PushSender
 from plancast.console.service.backend import Backend
 
 
-class Agent:
+class AgentServer:
     """A deployment as an agent.
 
     Args:
