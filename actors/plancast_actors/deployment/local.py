@@ -13,9 +13,11 @@ from typing import Self
 
 from plancast.settings import Settings
 from plancast_actors.deployment.deployment import Deployment
+from plancast_actors.maintenance.turn_journal import TurnJournal, note_end
 from plancast_actors.ray import connection
 from plancast_bus import private_files
 from plancast_bus.errors import NatsServerError
+from plancast_bus.jetstream import connect
 from plancast_bus.nats_server.process import NatsServer, ServerOptions
 from plancast_bus.nats_server.supervision import supervise
 
@@ -115,6 +117,7 @@ class LocalRuntime:
         options = ServerOptions(port=port, sync_interval=self._sync_interval or None, token=token)
         server = NatsServer(folder, options)
         await asyncio.to_thread(server.start)
+        exit_stack.callback(note_end, folder)
         exit_stack.push_async_callback(asyncio.to_thread, server.stop)
         supervising = asyncio.create_task(supervise(server))
         exit_stack.push_async_callback(asyncio.wait, [supervising])
@@ -124,6 +127,17 @@ class LocalRuntime:
         self.server = server
         self.settings.nats.url = server.login_url
         self.settings.nats.server_uid = os.geteuid()
+        await self._begin_journal(exit_stack, folder)
+
+    async def _begin_journal(self, exit_stack: contextlib.AsyncExitStack, folder: Path) -> None:
+        """Name the turns that the server has lost, before any plan goes on, and note those to come."""
+        bus = await connect(self.settings.nats, self.settings.bus)
+        exit_stack.push_async_callback(bus.close)
+        await bus.ensure_streams()
+        journal = TurnJournal(bus, folder, synced=self._sync_interval == "always")
+        await journal.check()
+        journal.start()
+        exit_stack.push_async_callback(journal.stop)
 
     async def _shut_down(self) -> None:
         await self.deployment.drain(DRAIN_SECONDS)

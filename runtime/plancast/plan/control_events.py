@@ -22,6 +22,9 @@ FOLLOW, ENDED = "plan.follow", "plan.ended"
 ROLLBACK, ROLLED_BACK = "plan.rollback", "plan.rolled_back"
 """A rollback, from people (``{"reason"}``) or from the parent (``{"reason", "plan"}``), which is told of its end
 (``{"plan", "request", "left"}``, with the id of its event as ``request``)."""
+TURNS_LOST = "plan.turns_lost"
+"""Tells a plan that the server has lost turns of it, or what its tasks have recorded: ``{"revision", "stored"}``, the
+newest revision that was committed, and the one that is kept."""
 FORK = "plan.fork"
 """Starts a fork of a plan (:mod:`plancast.turn.fork`). Published as a timer, which clients may not set."""
 

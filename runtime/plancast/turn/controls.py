@@ -19,6 +19,7 @@ from plancast.plan.control_events import (
     RESUME,
     ROLLBACK,
     ROLLED_BACK,
+    TURNS_LOST,
     WAKE,
     cancel_reason,
     given_reason,
@@ -114,6 +115,20 @@ async def _wake(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
     return turn.ignored("the plan waits for something, or for its own code")
 
 
+async def _turns_lost(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
+    data = turn.event.data if isinstance(turn.event.data, dict) else {}
+    lost, stored = data.get("revision"), data.get("stored")
+    if type(lost) is not int or type(stored) is not int:
+        return turn.refused("the data of a notice of lost turns is {'revision': an integer, 'stored': an integer}")
+    if stored < lost:
+        found = f"the server has lost turns of this plan: revision {lost} was committed, and {stored} was stored at its"
+        found += " restart. What these turns have caused outside is not undone, and may be repeated"
+    else:
+        found = "the server's machine has lost power: what the plan's last tasks have done outside may be repeated"
+    turn.notes.append(f"warning: {found}")
+    return TurnOutcome.COMMIT
+
+
 async def _resolve_effect(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
     return resolve_effect(turn, plan)
 
@@ -134,6 +149,7 @@ CONTROLS: Final[dict[str, Callable[[TurnRecord, PlanContext], Awaitable[TurnOutc
     REDIRECT: _redirect,
     INJECT: _inject,
     WAKE: _wake,
+    TURNS_LOST: _turns_lost,
     RESOLVE_EFFECT: _resolve_effect,
     FOLLOW: _follow,
     ROLLBACK: start_rollback,

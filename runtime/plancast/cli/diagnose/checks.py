@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from plancast.cli.diagnose.evidence import Evidence
+from plancast.cli.diagnose.evidence import Evidence, lost_turns
 from plancast.cli.diagnose.finding import NAMED, Finding, fault, ok, warning
 from plancast.cli.diagnose.schedules import schedule_findings
 from plancast.terminal.output import duration, plural, size
@@ -386,6 +386,8 @@ def _lost(evidence: Evidence) -> Iterator[Finding]:
             "Answer for the worker with `plancast plans signal`, or cancel the plan and submit its goal again.",
             "Their requests are in no stream, have no timer, and no answer is on its way.",
         )
+    if evidence.loss is not None:
+        yield warning(*lost_turns(evidence.loss))
 
 
 def _people(evidence: Evidence) -> Iterator[Finding]:

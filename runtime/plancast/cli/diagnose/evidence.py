@@ -9,6 +9,7 @@ import socket
 import time
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +17,7 @@ from plancast.cli.connection import actors_report, joined, open_bus
 from plancast.cli.data_folder import find_running
 from plancast.cli.diagnose.finding import NAMED
 from plancast.cli.diagnose.schedules import ScheduleReport, read_schedules
+from plancast.terminal.output import plural
 from plancast_bus.errors import AccessDenied, BusError, InvalidEnvelope
 
 if TYPE_CHECKING:
@@ -90,6 +92,8 @@ class Evidence:
     """Plans that wait for the answer to a request that nothing has, with these requests, as texts."""
     schedules: ScheduleReport | None = None
     """None when nothing is deployed, or schedules may not be read."""
+    loss: dict[str, Any] | None = None
+    """The newest loss of turns (``plans``, ``names``, ``at``); None when there was none lately."""
     seen_here: bool = False
     """True if the report on stalled plans was made here, of a part of the plans."""
 
@@ -100,6 +104,8 @@ async def gather(settings: Settings, *, with_ray: bool = True) -> Evidence:
     Raises:
         BusUnavailable, UnsupportedServer: the server cannot be used.
     """
+    from plancast_actors.maintenance.turn_journal import LOSS_KEY, LOSS_KIND
+
     async with open_bus(settings) as bus:
         health = await bus.health()
         present = [name for name, stream in health["streams"].items() if not stream.get("missing")]
@@ -121,6 +127,7 @@ async def gather(settings: Settings, *, with_ray: bool = True) -> Evidence:
             values=await _values(bus) if deployed else None,
             lost=await _lost(bus, settings) if deployed else (),
             schedules=await read_schedules(bus) if deployed else None,
+            loss=await bus.registry.get(LOSS_KIND, LOSS_KEY) if deployed else None,
             seen_here=seen_here,
         )
 
@@ -232,6 +239,19 @@ async def _ray(settings: Settings, bus: Bus | None) -> RayEvidence:
             return RayEvidence(address, "", cluster, actors, reported_mixture(actors, (record or {}).get("code")))
     except BusError as error:
         return RayEvidence(address, str(error))
+
+
+def lost_turns(loss: dict[str, Any]) -> tuple[str, str, str]:
+    """Return the text, the remedy and the effect of a loss of turns."""
+    plans, names = loss["plans"], loss["names"]
+    more = f" and {plans - len(names):,} more" if plans > len(names) else ""
+    at = datetime.fromtimestamp(loss["at"], UTC).isoformat(timespec="seconds")
+    return (
+        f"{plural(plans, 'plan')} lost turns before the server's start at {at}: {', '.join(names)}{more}",
+        "The log of `plancast run` names all of them, and `plancast plans history PLAN` shows what is left. Compare it "
+        "with what their tasks did outside; submit the goals of plans that are gone again.",
+        "The machine lost power before the server had synced them; with --sync-always it syncs every write.",
+    )
 
 
 def _unreachable(address: str) -> str:
