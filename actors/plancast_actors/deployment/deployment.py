@@ -20,8 +20,8 @@ from plancast.errors import InvalidApp
 from plancast.settings import Settings
 from plancast_actors.deployment.actor_start import START_SECONDS, start_actors
 from plancast_actors.dispatch.actor import start_dispatcher
+from plancast_actors.dispatch.standby_host import start_host
 from plancast_actors.dispatcher_options import DispatcherOptions, delete_other_consumers
-from plancast_actors.hosting.actor import start_host
 from plancast_actors.hosting.plan_pool import DEDICATED_PREFIX
 from plancast_actors.hosting.pool_actor import POOL as PLAN_POOL
 from plancast_actors.hosting.pool_actor import find_plan_host, start_plan_pool

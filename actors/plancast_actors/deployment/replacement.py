@@ -17,7 +17,7 @@ from plancast_actors.deployment.deployment import (
     Deployment,
 )
 from plancast_actors.dispatch.actor import start_dispatcher
-from plancast_actors.hosting.actor import start_host
+from plancast_actors.dispatch.standby_host import start_host
 from plancast_actors.hosting.pool_actor import POOL as PLAN_POOL
 from plancast_actors.ray.pool import members_of
 from plancast_actors.ray.process import SPARE_CPUS, Blueprint, spare_of

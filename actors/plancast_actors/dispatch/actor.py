@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
+import ray
+from ray.exceptions import RayError
+
 from plancast_actors.dispatch.directory import RayDirectory
 from plancast_actors.dispatch.dispatcher import Dispatcher
+from plancast_actors.dispatch.terms import Introduction, Terms
 from plancast_actors.dispatcher_options import delete_other_consumers
+from plancast_actors.liveness.beats import BeatServer
 from plancast_actors.maintenance.scheduler import Scheduler
 from plancast_actors.maintenance.stalled_plans import Sweeper
 from plancast_actors.ray import placement
-from plancast_actors.ray.process import Blueprint, Process, open_bus, starter
+from plancast_actors.ray.endpoint import open_endpoint
+from plancast_actors.ray.process import Blueprint, Process, is_spare, open_bus, starter
 from plancast_actors.scale import Scale, read_record
 from plancast_actors.telemetry import collectors
 from plancast_actors.telemetry.collectors import Reading
+from plancast_bus.errors import BusError, BusUnavailable
+from plancast_bus.retry import retrying
 
+logger = logging.getLogger(__name__)
 FOLLOW_SECONDS = 10.0
 """Pause between two looks at the deployment's record. A change is announced; this finds those that were interrupted."""
 SHARE_SECONDS = 2.0
 """Longest wait for events in flight before shards are divided anew; those that are left are redelivered."""
+TERM_SECONDS = 2.0
+"""Pause between two looks at whether a host stands in for this dispatcher. A frozen one looks as soon as it goes on."""
+RELEASE_SECONDS = 3.0
+"""Longest wait for a host that stands in to stop."""
+LEAVE_SECONDS = 2.0
+"""Seconds for which an ending dispatcher tries to end its term."""
 
 
 class DispatcherProcess(Process):
@@ -44,15 +60,58 @@ class DispatcherProcess(Process):
         self.directory = RayDirectory(self.blueprint, settings)
         self.dispatcher = Dispatcher(self.bus, self.directory, self.blueprint.options, self.directory)
         self.dispatcher.samples = self.samples
+        self._beats = await BeatServer().open(lambda server: open_endpoint(server, settings, self.name, "beats"))
+        self._term = 0
+        await self._begin_term()
         if not self.blueprint.options.stands_by:
             await self.dispatcher.start()
         self._following = asyncio.create_task(self._follow_always())
+        self._keeping = asyncio.create_task(self._keep_term())
         self.sweeper = Sweeper(self.bus, settings.plans)
         if self.blueprint.options.index == 0:
             self.sweeper.start()
         self.scheduler = Scheduler(self.bus)
         self.scheduler.samples = self.samples
         await self._share_schedules()
+
+    # Terms. A spare has none: it reads beside the dispatcher that it stands in for.
+
+    @property
+    def _terms(self) -> Terms:
+        assert self.bus is not None
+        return Terms(self.bus.registry, self.blueprint.settings.ray.namespace, self.blueprint.options.name, self.name)
+
+    async def _begin_term(self) -> None:
+        """Have the hosts watch this process, and the one that stands in for it stop."""
+        if is_spare(self.name):
+            return
+        self._term, holder = await retrying(self._terms.begin, logger, retried=BusUnavailable)
+        if self._beats is not None:
+            self.directory.introduce(Introduction(self.blueprint.options, self._term, self.name, self._beats))
+        if holder not in ("", self.name):
+            logger.info("%s stands in for this dispatcher, which goes on from here", holder)
+            with contextlib.suppress(RayError, ValueError, TimeoutError):
+                async with asyncio.timeout(RELEASE_SECONDS):
+                    host = await asyncio.to_thread(ray.get_actor, holder, self.blueprint.settings.ray.namespace)
+                    await host.release.remote(self.blueprint.options.index)
+
+    async def _keep_term(self) -> None:
+        """Begin a new term when a host stands in for this process although it lives."""
+        while not is_spare(self.name):
+            await asyncio.sleep(TERM_SECONDS)
+            with contextlib.suppress(BusError):
+                async with self._changing:
+                    if (await self._terms.newest())[0] != self._term:
+                        logger.warning("%s was taken for dead, and is not: it goes on", self.name)
+                        await self._begin_term()
+
+    async def _end_term(self) -> None:
+        """Have nobody stand in when this process ends."""
+        self._keeping.cancel()
+        if not is_spare(self.name):
+            with contextlib.suppress(BusError, TimeoutError):
+                async with asyncio.timeout(LEAVE_SECONDS):
+                    await self._terms.begin()
 
     async def _share_schedules(self) -> None:
         options = self.blueprint.options
@@ -104,6 +163,7 @@ class DispatcherProcess(Process):
             if self._paused or before.options != self.blueprint.options:
                 await self.dispatcher.drain(SHARE_SECONDS, parked=False)
                 await delete_other_consumers(self.bus, self.blueprint.options)
+                await self._begin_term()
                 await self.dispatcher.share(self.blueprint.options)
                 await self._share_schedules()
                 self._paused = False
@@ -138,6 +198,7 @@ class DispatcherProcess(Process):
         """Stop reading, and wait until no event is in flight; True if reached in time."""
         await self.ready()
         self._following.cancel()
+        await self._end_term()
         await self.sweeper.stop()
         await self.scheduler.stop()
         drained = await self.dispatcher.drain(timeout)

@@ -13,11 +13,12 @@ import ray
 from plancast.settings import Settings
 from plancast_actors.dispatch.granted_host import GrantedHost, PoolClient
 from plancast_actors.dispatch.remote_host import RayHost
+from plancast_actors.dispatch.terms import Introduction
 from plancast_actors.hosting.actor import QUARANTINE, start_quarantine
 from plancast_actors.hosting.connection import HostConnections
 from plancast_actors.liveness.crash_record import CrashRecord, has_ended, read_crash_record
 from plancast_actors.plan_actors.protocol import HostPort
-from plancast_actors.ray.process import Blueprint
+from plancast_actors.ray.process import Blueprint, is_restarting
 
 ENDING_LOOKS, ENDING_PAUSE = 20, 0.01
 """Looks at whether a process has ended, and seconds between two of them."""
@@ -33,7 +34,18 @@ class RayDirectory:
         self._blueprint = blueprint
         self._connections = HostConnections() if settings.hosts.direct_lines else None
         self._hosts: WeakSet[RayHost] = WeakSet()
+        self._introduction: Introduction | None = None
+        self._introducing: set[asyncio.Task[None]] = set()
         self._pool = PoolClient(settings.ray.namespace)
+
+    def introduce(self, introduction: Introduction) -> None:
+        """Have the shared hosts watch the process that sends them events, also those that are connected to later."""
+        self._introduction = introduction
+        for host in self._hosts:
+            host.introduction = introduction
+            task = asyncio.get_running_loop().create_task(host.introduce())
+            self._introducing.add(task)
+            task.add_done_callback(self._introducing.discard)
 
     @property
     def shared(self) -> list[HostPort]:
@@ -78,7 +90,10 @@ class RayDirectory:
         return "ray" if by_ray else "direct"
 
     def _host(self, *names: str) -> HostPort:
-        host = RayHost(names[0], partial(self._find, names), self._connections)
+        find, is_only = partial(self._find, names), len(self.names) == 1
+        others_take = None if is_only else partial(is_restarting, names[0], self._namespace)
+        host = RayHost(names[0], find, self._connections, others_take)
+        host.introduction = self._introduction
         self._hosts.add(host)
         return host
 

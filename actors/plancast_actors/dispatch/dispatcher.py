@@ -120,6 +120,11 @@ class Dispatcher:
             await _ignore_outage(event.consumer.nak(event.delivery))
         return not self.in_flight.out
 
+    def reclaim(self) -> None:
+        """Have events redelivered that an earlier reader of these shards has read and not acknowledged."""
+        for consumer in self._consumers:
+            consumer.reclaim()
+
     async def _close_consumers(self) -> None:
         while self._consumers:
             await self._consumers.pop().close()

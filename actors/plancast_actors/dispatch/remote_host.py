@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
+from plancast_actors.dispatch.terms import Introduction
 from plancast_actors.hosting.connection import HostConnection, HostConnections
 from plancast_actors.liveness.crash_record import CrashRecord
 from plancast_actors.plan_actors.protocol import HostLost, HostPort, Inbound, Outcome
 from plancast_actors.ray.endpoint import FALLBACK_SECONDS
+from plancast_actors.ray.remote_actor import ActorLost, unless_restarting
 from plancast_actors.rpc.client import Endpoint
 from plancast_actors.rpc.framing import pack, unpack
 
@@ -24,15 +26,30 @@ logger = logging.getLogger(__name__)
 class RayHost(HostPort):
     """A plan host in another process; implements :class:`plancast_actors.plan_actors.protocol.HostPort`.
 
-    ``find`` finds its Ray actor, or starts it, and blocks. Without ``connections``, everything goes through Ray.
+    Args:
+        name: The actor's name.
+        find: Finds its Ray actor, or starts it, and blocks.
+        connections: Of this dispatcher; None: everything goes through Ray.
+        is_restarting: Asks Ray whether the process has ended, and blocks; None for a host whose plans no other takes.
     """
 
-    def __init__(self, name: str, find: Callable[[], Any], connections: HostConnections | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        find: Callable[[], Any],
+        connections: HostConnections | None,
+        is_restarting: Callable[[], bool] | None = None,
+    ) -> None:
+        self.introduction: Introduction | None = None
+        """Sent to the host when it is connected to."""
         self.by_ray = False
         """True if events go through Ray because there is no direct connection."""
         self._name = name
         self._find = find
         self._connections = connections
+        self._is_restarting = is_restarting
+        self._is_known = False
+        """True if it was connected to before."""
         self._connection: HostConnection | None = None
         """Kept when it is lost, until :meth:`incarnation` shows whether the host was restarted."""
         self._fallback_until = float("-inf")
@@ -53,10 +70,31 @@ class RayHost(HostPort):
         async with self._connecting:
             with self._errors_as_lost():
                 actor = await self._actor_handle()
-                incarnation = str(await actor.incarnation.remote())
+                incarnation = str(await self._answer(actor.incarnation.remote()))
+                self._is_known = True
                 if self._connections is None:
                     return incarnation
                 return await self._connect(actor, incarnation, self._connections)
+
+    async def introduce(self) -> None:
+        """Have the host watch the process that sends it events."""
+        if self.introduction is None or self._connection is None:
+            return
+        try:
+            actor = await self._actor_handle()
+            if hasattr(actor, "attend"):  # not so in a host of an earlier release
+                await actor.attend.remote(self.introduction)
+        except (RayError, ValueError) as error:
+            logger.info("%s does not watch its dispatcher: %s", self._name, type(error).__name__)
+
+    async def _answer(self, call: Awaitable[Any]) -> Any:
+        """Wait for an answer of a host; one that was never connected to counts as lost while Ray restarts it."""
+        if self._is_known or self._is_restarting is None:
+            return await call
+        try:
+            return await unless_restarting(call, self._is_restarting)
+        except ActorLost as error:
+            raise HostLost(f"{self._name}: {error}") from None
 
     async def watch(self) -> bool:
         """Implement :meth:`plancast_actors.plan_actors.protocol.HostPort.watch`."""
@@ -108,6 +146,7 @@ class RayHost(HostPort):
             self._fall_back(f"it cannot be reached at {endpoint} ({reason}); is there a firewall between the nodes?")
             return incarnation
         self.by_ray = False
+        await self.introduce()
         return self._connection.incarnation
 
     def _fall_back(self, reason: str) -> None:

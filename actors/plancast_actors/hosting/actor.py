@@ -147,5 +147,4 @@ class HostProcess(Process):
         self.server.close()
 
 
-start_host = starter(HostProcess, lambda of: of.settings.hosts.cpus)
 start_quarantine = starter(HostProcess, lambda of: min(SPARE_CPUS, of.settings.hosts.cpus))

@@ -313,6 +313,16 @@ def incarnation_of(name: str, namespace: str) -> Incarnation | None:
         return None
 
 
+def is_restarting(name: str, namespace: str) -> bool:
+    """True if Ray says that an actor's process has ended, and the next one does not run yet. Blocks."""
+    try:
+        actor = ray.get_actor(name, namespace=namespace)
+        return bool(ray_state.actors(actor._actor_id.hex())["State"] == "RESTARTING")
+    except Exception as error:  # then a call to it tells
+        logger.debug("the state of %s cannot be read from Ray: %s", name, error)
+        return False
+
+
 def names_of(namespace: str, prefixes: Sequence[str]) -> list[str]:
     """Names of a deployment's actors. Lists all actors of the cluster, so not for hot paths."""
     everywhere = ray.util.list_named_actors(all_namespaces=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from ray.exceptions import RayError
 
@@ -15,10 +16,33 @@ from plancast_actors.rpc.framing import pack, unpack
 from plancast_actors.rpc.server import RpcServer
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
+STATE_SECONDS = 0.25
+"""Seconds without an answer after which Ray is asked whether the process runs."""
 
 
 class ActorLost(Exception):
     """Raised when an actor cannot be reached: a call in flight may have been executed, or not."""
+
+
+async def unless_restarting(call: Awaitable[T], is_restarting: Callable[[], bool]) -> T:
+    """Wait for a call through Ray, which keeps it back while it restarts the actor's process.
+
+    Args:
+        call: The call.
+        is_restarting: Asks Ray whether the process has ended, and the next one does not run yet. Blocks.
+
+    Raises:
+        ActorLost: it has.
+    """
+    answer = asyncio.ensure_future(call)
+    try:
+        while not (await asyncio.wait((answer,), timeout=STATE_SECONDS))[0]:
+            if await asyncio.to_thread(is_restarting):
+                raise ActorLost("its process is being restarted")
+        return await answer
+    finally:
+        answer.cancel()
 
 
 class RemoteActor:

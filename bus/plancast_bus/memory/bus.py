@@ -271,8 +271,8 @@ class MemoryConsumer:
         self._durable = stream.durable(spec)
         self._closed = False
         if spec.reclaim:
-            self._reclaim()
-            bus.on_reconnect(self._reclaim)
+            self.reclaim()
+            bus.on_reconnect(self.reclaim)
 
     async def fetch(self, limit: int) -> list[Delivery]:
         if limit < 1:
@@ -287,7 +287,7 @@ class MemoryConsumer:
                 return taken
             await self._durable.wait()
 
-    def _reclaim(self) -> None:
+    def reclaim(self) -> None:
         if not self._closed:
             self._durable.reclaim()
 

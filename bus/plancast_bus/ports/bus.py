@@ -94,6 +94,10 @@ class Consumer(Protocol):
         """Restart the ``ack_wait`` of deliveries."""
         ...
 
+    def reclaim(self) -> None:
+        """Have all unacknowledged messages redelivered soon, also those of this reader; its spec has ``reclaim``."""
+        ...
+
     async def close(self) -> None:
         """Stop reading; unacknowledged messages are redelivered to others."""
         ...

@@ -428,6 +428,21 @@ async def test_what_another_reader_has_in_hand_stays_there_unless_it_is_reclaime
     assert ids(await take(bus.consume(spec(bus, ack_wait=3600.0)), 1)) == ["b"]
 
 
+async def test_a_reader_reclaims_what_another_one_reads_beside_it(world: World) -> None:
+    one, other = await world.connect(), await world.connect()
+    reading = replace(spec(one, ack_wait=3600.0), reclaim=True)
+    await one.publish(event("a"))
+    await take(first := one.consume(reading), 1, ack=False)
+    await first.close()  # which keeps what it has
+    await other.publish(event("b"))
+    consumer = other.consume(reading)
+    held = await take(consumer, 2, ack=False)
+    consumer.reclaim()
+    again = await take(consumer, 2)
+    assert sorted(ids(again), key=str) == sorted(ids(held), key=str) == ["a", "b"]
+    assert [each.attempt for each in sorted(again, key=lambda each: each.sequence)] == [3, 2]
+
+
 @pytest.mark.parametrize("at_once", [1_000_000, 100], ids=["all refused", "looked up"])
 async def test_a_reader_that_reclaims_comes_to_what_lies_far_apart(
     world: World, at_once: int, monkeypatch: pytest.MonkeyPatch

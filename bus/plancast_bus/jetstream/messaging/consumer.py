@@ -142,6 +142,9 @@ class PullConsumer:
     async def in_progress(self, deliveries: Iterable[Delivery]) -> None:
         await self._reply(deliveries, b"+WPI")
 
+    def reclaim(self) -> None:
+        self._invalidate()
+
     async def close(self) -> None:
         if self._closed:
             return

@@ -12,7 +12,8 @@ from plancast.terminal.output import cell, duration, fields, out, plural, status
 _NOT_COLUMNS = frozenset({"name", "alive", "error"})
 _MOSTLY_ZERO = frozenset({
     "activations", "cancelled", "crashed", "dead_letters", "dedicated_hosts", "failed_starts", "hosts_lost",
-    "passivations", "put_aside", "retried", "restarts", "stalled", "stalls_found",
+    "passivations", "put_aside", "retried", "restarts", "stalled", "stalls_found", "stands_in_for",
+    "stood_in",
 })  # fmt: skip
 
 
