@@ -18,7 +18,7 @@ from plancast_actors.rpc.server import RpcServer
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 STATE_SECONDS = 0.25
-"""Seconds without an answer after which Ray is asked whether the process runs."""
+"""Seconds without an answer after which Ray is asked whether the process runs; they double from look to look."""
 
 
 class ActorLost(Exception):
@@ -29,17 +29,18 @@ async def unless_restarting(call: Awaitable[T], is_restarting: Callable[[], bool
     """Wait for a call through Ray, which keeps it back while it restarts the actor's process.
 
     Args:
-        call: The call.
+        call: The call, which may be executed later nevertheless.
         is_restarting: Asks Ray whether the process has ended, and the next one does not run yet. Blocks.
 
     Raises:
         ActorLost: it has.
     """
-    answer = asyncio.ensure_future(call)
+    answer, pause = asyncio.ensure_future(call), STATE_SECONDS
     try:
-        while not (await asyncio.wait((answer,), timeout=STATE_SECONDS))[0]:
+        while not (await asyncio.wait((answer,), timeout=pause))[0]:
             if await asyncio.to_thread(is_restarting):
                 raise ActorLost("its process is being restarted")
+            pause *= 2
         return await answer
     finally:
         answer.cancel()

@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import ray
@@ -27,6 +28,7 @@ from plancast_actors.ray.process import (
     Blueprint,
     NumberedActors,
     Process,
+    is_restarting,
     is_spare,
     open_bus,
     spare_of,
@@ -275,7 +277,8 @@ class RayStarter(NumberedActors):
         try:
             async with asyncio.timeout(START_SECONDS):
                 actor = await start_ready(start_reasoner, self._blueprint, name, self._namespace)
-                return ActorClient(actor, name, "run", await actor.recent_keys.remote())
+                keys = await actor.recent_keys.remote()
+                return ActorClient(actor, name, "run", keys, partial(is_restarting, name, self._namespace))
         except RayTaskError:  # its own start has failed; another attempt needs another process
             await self.stop(number)
             raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -21,7 +21,7 @@ from plancast.models.response_cache import Key
 from plancast.settings import Settings
 from plancast_actors.ray.endpoint import FALLBACK_SECONDS
 from plancast_actors.ray.pool import PoolNames
-from plancast_actors.ray.remote_actor import ActorLost
+from plancast_actors.ray.remote_actor import ActorLost, unless_restarting
 from plancast_actors.reasoning.serialization import (
     AnyRequest,
     CallLost,
@@ -48,16 +48,23 @@ class ActorClient:
     """Client of an actor that replies to model requests.
 
     ``method`` is what it does with requests: the pool schedules them, a reasoner runs them. ``recent_keys`` are those
-    of requests that a reasoner had in flight or cached when it was found.
+    of requests that a reasoner had in flight or cached when it was found. With ``is_restarting``, which asks Ray and
+    blocks, calls are lost as soon as the actor's process is, and do not wait for the next one.
     """
 
     def __init__(
-        self, actor: Any, name: str, method: Literal["schedule", "run"], recent_keys: Sequence[Key] = ()
+        self,
+        actor: Any,
+        name: str,
+        method: Literal["schedule", "run"],
+        recent_keys: Sequence[Key] = (),
+        is_restarting: Callable[[], bool] | None = None,
     ) -> None:
         self.name = name
         self.recent_keys = recent_keys
         self._actor = actor
         self._method = method
+        self._is_restarting = is_restarting
         self._connection: Connection | None = None
         self._connect_at = float("-inf")
 
@@ -82,7 +89,10 @@ class ActorClient:
             try:
                 packed = await self._connection.call(self._method, call)
             except ConnectionLost:
-                pass  # an actor that lives has the request in flight, and recognizes it by its idempotency key
+                # An actor that lives has the request in flight, and recognizes it by its idempotency key. One that does
+                # not is found out by a call that costs nothing: Ray would keep the request for the next process.
+                if self._is_restarting is not None:
+                    await self._endpoint()
             except asyncio.CancelledError:
                 self._connection.notify("cancel", call_id)
                 raise
@@ -100,19 +110,30 @@ class ActorClient:
         self._connection = None
         endpoint: Endpoint | None = None
         try:
-            if hasattr(self._actor, "endpoint"):  # not so in an actor of an earlier release
-                endpoint = await self._actor.endpoint.remote()
+            endpoint = await self._endpoint()
             if endpoint is not None:
                 self._connection = await Connection(endpoint).connect()
         except OSError as error:
             logger.warning(
                 "requests to models go through Ray for now, which costs more: %s cannot be reached: %s", endpoint, error
             )
-        except RayError as error:
-            raise CallLost(f"{self.name}: {type(error).__name__}") from None
         except asyncio.CancelledError:
             self._connect_at = now
             raise
+
+    async def _endpoint(self) -> Endpoint | None:
+        """Return where the actor accepts direct connections, if it does.
+
+        Raises:
+            CallLost: it is gone.
+        """
+        if not hasattr(self._actor, "endpoint"):  # an actor of an earlier release
+            return None
+        call: Awaitable[Endpoint | None] = self._actor.endpoint.remote()
+        try:
+            return await (call if self._is_restarting is None else unless_restarting(call, self._is_restarting))
+        except (ActorLost, RayError) as error:
+            raise CallLost(f"{self.name}: {type(error).__name__}") from None
 
     async def _forward_by_ray(self, call_id: str, call: bytes) -> bytes:
         method = getattr(self._actor, self._method, None)

@@ -186,6 +186,24 @@ async def test_an_actor_that_is_gone_with_its_line_is_lost() -> None:
         assert not reasoner.connected
 
 
+async def test_a_request_does_not_wait_for_the_next_process_of_an_actor_that_has_ended() -> None:
+    async with acting() as (actor, _):
+        actor.seconds, ended = PATIENCE, False
+        reasoner = ActorClient(actor, "reasoner-0", "run", (), lambda: ended)
+        await reasoner._connect()
+        call = asyncio.ensure_future(reasoner.forward(REQUEST))
+        await eventually(lambda: len(actor.asked) == 1)
+
+        async def never() -> None:
+            await asyncio.Event().wait()
+
+        ended, actor.endpoint = True, Remote(never)
+        actor.cut()
+        with pytest.raises(CallLost):
+            await call
+        assert actor.by_ray == 0, "Ray would have kept the request, and it would be paid for twice"
+
+
 async def test_after_a_cut_a_line_is_looked_for_again_but_not_with_each_question(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
