@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -38,7 +39,11 @@ class Watch:
     """One term of a dispatcher, and the task that waits for its end and stands in."""
 
     introduction: Introduction
-    task: asyncio.Task[None]
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set to end the stand-in."""
+    is_standing: bool = False
+    """True while the stand-in is there."""
+    task: asyncio.Task[None] | None = None
 
 
 class Failover:
@@ -61,15 +66,14 @@ class Failover:
         self._beats = beats
         self._watches: dict[int, Watch] = {}
         """By the index of the dispatcher."""
-        self._standing: dict[int, asyncio.Event] = {}
-        """Set to end a stand-in, by the index of its dispatcher."""
-        self._ending: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Watch] = {}
+        """Those that have not ended, also of earlier terms."""
         self._stood_in = 0
 
     def status(self) -> dict[str, Any]:
         """Report the dispatchers for which this process stands in, and how often it has begun to."""
-        names = [f"dispatcher-{index}" for index in sorted(self._standing)]
-        return {"stands_in_for": ", ".join(names), "stood_in": self._stood_in}
+        names = {watch.introduction.options.name for watch in self._tasks.values() if watch.is_standing}
+        return {"stands_in_for": ", ".join(sorted(names)), "stood_in": self._stood_in}
 
     def attend(self, introduction: Introduction) -> None:
         """Watch a dispatcher from now on; an introduction of an earlier term, or of the same one, changes nothing."""
@@ -79,37 +83,41 @@ class Failover:
             return
         if introduction.actor == self._name or self._beats is None:
             return
-        if before is not None:
-            self._end(index, before)
-        task = asyncio.get_running_loop().create_task(self._watch(introduction))
-        self._watches[index] = Watch(introduction, task)
+        self._end([] if before is None else [before])
+        watch = self._watches[index] = Watch(introduction)
+        task = watch.task = asyncio.get_running_loop().create_task(self._watch(watch))
+        self._tasks[task] = watch
+        task.add_done_callback(self._tasks.pop)
 
     async def release(self, dispatcher: int) -> None:
         """Stand in for a dispatcher no longer, and wait until its events in flight are settled or given back."""
-        watch = self._watches.get(dispatcher)
-        if watch is not None and dispatcher in self._standing:
-            self._standing[dispatcher].set()
-            await asyncio.wait((watch.task,))
+        standing = [each for each in self._tasks.values() if each.is_standing]
+        await self._ended(each for each in standing if each.introduction.options.index == dispatcher)
 
     async def stop(self) -> None:
         """Watch no dispatcher, and stand in for none."""
-        for index, watch in self._watches.items():
-            self._end(index, watch)
         self._watches.clear()
-        if self._ending:
-            await asyncio.wait(set(self._ending))
+        await self._ended(list(self._tasks.values()))
 
-    def _end(self, index: int, watch: Watch) -> None:
-        standing = self._standing.get(index)
-        if standing is None:
-            watch.task.cancel()
-        else:
-            standing.set()
-        if not watch.task.done():
-            self._ending.add(watch.task)
-            watch.task.add_done_callback(self._ending.discard)
+    async def _ended(self, watches: Iterable[Watch]) -> None:
+        tasks = self._end(watches)
+        if tasks:
+            await asyncio.wait(tasks)
 
-    async def _watch(self, introduction: Introduction) -> None:
+    @staticmethod
+    def _end(watches: Iterable[Watch]) -> list[asyncio.Task[None]]:
+        tasks = []
+        for watch in watches:
+            assert watch.task is not None
+            if watch.is_standing:
+                watch.over.set()
+            else:
+                watch.task.cancel()
+            tasks.append(watch.task)
+        return tasks
+
+    async def _watch(self, watch: Watch) -> None:
+        introduction = watch.introduction
         actor = introduction.actor
         try:
             beats = await Connection(introduction.beats).connect()
@@ -125,16 +133,14 @@ class Failover:
             return
         name, why = introduction.options.name, "answers no beats" if silent else "has ended"
         logger.warning("%s %s: this process stands in for %s", actor, why, name)
-        index = introduction.options.index
-        over = self._standing[index] = asyncio.Event()
+        watch.is_standing = True
         self._stood_in += 1
         try:
-            await self._stand_in(replace(introduction, term=term), over)
+            await self._stand_in(replace(introduction, term=term), watch.over)
         except Exception:
             logger.exception("%s is stood in for no more", name)
         finally:
-            if self._standing.get(index) is over:
-                del self._standing[index]
+            watch.is_standing = False
 
     async def _succeed(self, lost: Introduction) -> int | None:
         """Begin the next term; None if the dispatcher is back, or had ended its own."""
