@@ -14,6 +14,7 @@ SEED ?= random
 KILLS ?= 500
 RUNS ?= 500
 LEGITIMATE ?= 1000
+IMAGES ?= 1000
 CHAOS_FLAGS ?=
 SCALE_FLAGS ?=
 LOCK_FLAGS ?=
@@ -37,7 +38,7 @@ LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3
 	--generate-hashes --no-header --no-annotate $(LOCK_FLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tools browser promtool test test-all test-next test-loaded check audit format bench bench-peers docs screenshots docs-serve profile ways growth chaos chaos-effects chaos-protocols cluster attack simulate scale lock lock-next clean
+.PHONY: help setup demo tools browser promtool strace test test-all test-next test-loaded check audit format bench bench-peers docs screenshots docs-serve profile ways growth chaos chaos-effects chaos-protocols crash-images cluster attack simulate scale lock lock-next clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,7 +78,7 @@ demo: setup ## Run the demo: embedded NATS and local Ray, no key needed
 
 # What some tests need beside Python packages. Installed only where that takes no question; without a tool the tests that
 # need it are skipped, and say so. Prometheus' server is not started: promtool is part of its package.
-tools: browser promtool
+tools: browser promtool strace
 
 APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
 	DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends
@@ -89,6 +90,10 @@ browser:
 promtool:
 	@command -v promtool >/dev/null || { $(APT) prometheus >/dev/null; } || \
 		echo "There is no promtool here: install Prometheus to have the alerts tested."
+
+strace:
+	@command -v strace >/dev/null || { $(APT) strace >/dev/null; } || \
+		echo "There is no strace here: install it to have losses of power tested."
 
 test: setup $(BENCH_INSTALLED) ## Run the tests that take minutes together, JOBS (2) at a time (TESTS="tests/bus -k kill" narrows it)
 	$(PARALLEL) -m "not slow and not chaos and not growth" $(TESTS)
@@ -158,6 +163,9 @@ chaos-effects: setup ## Kill KILLS (500) workers between the commit and the answ
 
 chaos-protocols: setup ## Kill `plancast serve` between any two events, in RUNS (500) runs a protocol, from SEED (random)
 	$(BIN)/python -m tests.chaos.protocols.run --runs $(RUNS) --seed $(SEED)
+
+crash-images: setup strace ## Make IMAGES (1000) of what a loss of power leaves of a server's disk, from SEED (random), and count silent losses
+	$(BIN)/python -m tests.crash_images.run --images $(IMAGES) --seed $(SEED)
 
 cluster: setup ## Run all tests with several nats-servers and Ray nodes
 	PYTEST_TIMEOUT=$(CHAOS_TIMEOUT) $(BIN)/python -m pytest tests/cluster $(TESTS)
