@@ -82,8 +82,8 @@ class Remote:
 
 
 @contextlib.asynccontextmanager
-async def serving(gate: asyncio.Event) -> AsyncIterator[Remote]:
-    async with PlancastTest(remote_app(gate)) as env:
+async def serving(gate: asyncio.Event | App) -> AsyncIterator[Remote]:
+    async with PlancastTest(gate if isinstance(gate, App) else remote_app(gate)) as env:
         remote = Remote(env)
         await remote.begin()
         try:
@@ -131,6 +131,38 @@ async def test_a_task_is_found_again_by_another_process_and_another_server_of_th
         async with PlancastTest(app, world=world) as env:
             gate.set()
             assert await env.client.plan(plan).result(PATIENCE) == {"start": {"told": {}}}
+        assert len(await remote.plans()) == 1
+
+
+@pytest.mark.slow
+async def test_a_worker_that_dies_after_each_event_takes_the_result_once() -> None:
+    gates = [asyncio.Event() for _ in range(3)]
+    planner, worker = Planner("remote"), Worker("remote")
+
+    @worker.on_task("story.write", "story.written")
+    async def write(task: Any, context: Any) -> Any:
+        for number, gate in enumerate(gates):
+            await task.stream(number)
+            await gate.wait()
+        return {"told": len(gates)}
+
+    planner.add_goal("story.goal", machine("story.write", "story.written"))
+    settings = Settings()
+    settings.workers.ack_wait = 1.0
+    async with serving(App("remote", planners=[planner], workers=[worker])) as remote:
+        app = App("local", agents=[remote.agent("story.goal")])
+        async with PlancastTest(app, settings=settings) as env:
+            plan = await env.submit("teller.goal", {})
+            for number, gate in enumerate(gates):
+                async with asyncio.timeout(PATIENCE):
+                    async for change in plan.watch(after="0"):
+                        if change.kind == "chunk" and change.chunk == number:
+                            break
+                await env.crash_worker()
+                gate.set()
+            assert await plan.result(PATIENCE) == {"start": {"told": 3}}
+            history = [each["event"]["type"] for each in await plan.history()]
+            assert history == ["teller.goal", "teller.send.completed", "teller.follow.completed"]
         assert len(await remote.plans()) == 1
 
 
