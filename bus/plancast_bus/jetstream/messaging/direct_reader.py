@@ -71,6 +71,12 @@ class DirectReader(StreamReader):
                     yield message
             await asyncio.sleep(POLL)
 
+    def newest(self, stream: str, subject: str) -> AsyncGenerator[StoredMessage]:
+        return self.watch(stream, subject)
+
+    def subject(self, stream: str, subject: str, *, after: int = 0) -> AsyncGenerator[StoredMessage]:
+        return self.follow(stream, subject, after=after, headers_only=False)
+
     async def follow(
         self, stream: str, subject: str, *, after: int = 0, headers_only: bool = True
     ) -> AsyncGenerator[StoredMessage]:

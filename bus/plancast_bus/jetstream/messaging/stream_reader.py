@@ -18,11 +18,16 @@ from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
 from plancast_bus.jetstream.client.api import JetStreamApi, StoredMessage, read_direct
 from plancast_bus.jetstream.client.connection import Connection
 from plancast_bus.jetstream.client.inbox import Inbox
+from plancast_bus.jetstream.messaging.hints import Hints
 
 logger = logging.getLogger(__name__)
 
 BATCH = 4096
 """Messages per pull."""
+SUBJECT_BATCH = 256
+"""Messages of one subject per read."""
+BATCH_BYTES = 4 << 20
+"""Most bytes of such a read; at least one message is sent."""
 FIRST_SPAN = 256
 """Sequences that a backward read fetches first."""
 HEARTBEAT = 5.0
@@ -204,6 +209,57 @@ class StreamReader:
     def watch(self, stream: str, subject: str) -> AsyncGenerator[StoredMessage]:
         """Yield the newest message of a subject, then further ones, as :meth:`follow` does."""
         return self._follow(stream, subject, "last_per_subject", headers_only=False, after=0)
+
+    async def newest(self, stream: str, subject: str) -> AsyncGenerator[StoredMessage]:
+        """Yield the newest message of one subject, then each one that is the newest when it is looked for.
+
+        It needs no consumer, of which a stream has a thousand at most, and continues after reconnects.
+
+        Raises:
+            BusError: the stream cannot be read.
+            AccessDenied: the login may not read it.
+            BusUnavailable: the connection was closed.
+        """
+        last = 0
+        async with Hints(self._connection, subject) as hints:
+            while True:
+                hints.clear()
+                try:
+                    message = await self._api.last(stream, subject)
+                except BusUnavailable as error:
+                    if self._connection.ended or isinstance(error, AccessDenied):
+                        raise
+                    await asyncio.sleep(RESTART_WAIT)
+                    await hints.wait(found=False)
+                    continue
+                if message is not None and message.sequence > last:
+                    last = message.sequence
+                    yield message
+                if not await hints.wait(found=last > hints.expected):
+                    hints.expected = -1
+
+    async def subject(self, stream: str, subject: str, *, after: int = 0) -> AsyncGenerator[StoredMessage]:
+        """Yield all messages of one subject after a sequence, then further ones, as :meth:`newest` does."""
+        counted, is_first = 0, True
+        async with Hints(self._connection, subject) as hints:
+            while True:
+                hints.clear()
+                request = {"seq": after + 1, "next_by_subj": subject, "batch": SUBJECT_BATCH, "max_bytes": BATCH_BYTES}
+                try:
+                    found, pending = await self.get(stream, request)
+                except BusUnavailable as error:
+                    if self._connection.ended or isinstance(error, AccessDenied):
+                        raise
+                    await asyncio.sleep(RESTART_WAIT)
+                    await hints.wait(found=False)
+                    continue
+                for message in found:
+                    after = message.sequence
+                    yield message
+                counted += 0 if is_first else len(found)  # those of the first look may have had no hint
+                is_first = is_first and bool(found and pending)
+                if not (found and pending) and not await hints.wait(found=counted >= hints.received):
+                    counted = hints.received
 
     def follow(
         self, stream: str, subject: str, *, after: int = 0, headers_only: bool = True

@@ -266,7 +266,7 @@ class JetStreamCheckpoints(Store):
         return checkpoint.summary.to_header()
 
     async def watch(self, correlation_id: str) -> AsyncGenerator[Checkpoint]:
-        watching = self._reader.watch(self._names.checkpoints, self._subjects.checkpoint(correlation_id))
+        watching = self._reader.newest(self._names.checkpoints, self._subjects.checkpoint(correlation_id))
         async with aclosing(watching):
             async for message in watching:
                 try:

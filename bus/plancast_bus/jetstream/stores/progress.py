@@ -43,7 +43,7 @@ class JetStreamProgress(Store):
 
     async def follow(self, plan_id: str, *, after: int = 0) -> AsyncGenerator[ProgressNote]:
         subject = self._subjects.progress(plan_id)
-        following = self._reader.follow(self._names.progress, subject, after=after, headers_only=False)
+        following = self._reader.subject(self._names.progress, subject, after=after)
         async with aclosing(following):
             async for each in following:
                 yield ProgressNote(each.sequence, each.time, each.payload)
