@@ -2,5 +2,5 @@
 
 from typing import Literal
 
-DemoName = Literal["research", "orders", "feedback", "triage", "travel"]
+DemoName = Literal["research", "orders", "feedback", "triage", "travel", "desk"]
 PlannerKind = Literal["tree", "llm", "machine"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plancast.demo import stub_model
-from plancast.settings import HostSettings, RaySettings, ReasonerSettings, Settings, WorkerSettings
+from plancast.settings import ConsoleSettings, HostSettings, RaySettings, ReasonerSettings, Settings, WorkerSettings
 from plancast.testing.model_server.server import ModelServer
 from plancast_bus.settings import NatsSettings
 
@@ -28,8 +28,13 @@ async def deployed(
     hosts: int = HOSTS,
     reasoners: ReasonerSettings | None = None,
     workers: WorkerSettings | None = None,
+    console: ConsoleSettings | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[LocalRuntime]:
-    """Deploy the app at an address in a temporary folder, independent of the environment's settings."""
+    """Deploy the app at an address in a temporary folder, independent of the environment's settings.
+
+    The examples read the environment, so it is set before Ray starts, whose processes inherit it.
+    """
     from plancast_actors.deployment.local import LocalRuntime
 
     with tempfile.TemporaryDirectory(prefix="plancast-demo-", ignore_cleanup_errors=True) as folder:
@@ -38,8 +43,9 @@ async def deployed(
         )
         settings.reasoners = reasoners or settings.reasoners
         settings.workers = workers or settings.workers
+        settings.console = console or settings.console
         # Ray prints events such as the death of a host on stdout, between the tables or into the JSON.
-        with contextlib.redirect_stdout(io.StringIO()):
+        with _environment(environment or {}), contextlib.redirect_stdout(io.StringIO()):
             async with LocalRuntime(address, settings) as runtime:
                 yield runtime
 
@@ -60,18 +66,16 @@ async def deployed_with_model(
 ) -> AsyncIterator[LocalRuntime]:
     """Deploy an example that a model decides; None uses the stand-in, served in this process.
 
-    ``app`` is the name of the app in the ``module`` of the apps (by default that of the example's name). The examples
-    read the environment, so it is set before Ray starts, whose processes inherit it.
+    ``app`` is the name of the app in the ``module`` of the apps (by default that of the example's name).
     """
     variables = {**(environment or {}), f"{name.upper()}_MODEL": model or stub_model.MODEL}
     with contextlib.ExitStack() as exit_stack:
         if model is None:
             server = exit_stack.enter_context(ModelServer(rule=stub_model.answer, latency=STAND_IN_SECONDS))
             variables |= {"OPENAI_API_BASE": server.url, "OPENAI_API_KEY": "the-stand-in-needs-none"}
-        exit_stack.enter_context(_environment(variables))
         reasoners = ReasonerSettings(min=1, max=2)
         address = f"plancast.demo.apps.{module or name}:{app}"
-        async with deployed(address, reasoners=reasoners, workers=workers) as runtime:
+        async with deployed(address, reasoners=reasoners, workers=workers, environment=variables) as runtime:
             yield runtime
 
 

@@ -11,7 +11,7 @@ import typer
 from plancast.cli.options import AsJson, Verbose
 from plancast.demo import DemoName, PlannerKind
 
-PLANS: Final[dict[DemoName, int]] = {"research": 40, "orders": 30, "feedback": 3, "triage": 30, "travel": 12}
+PLANS: Final[dict[DemoName, int]] = {"research": 40, "orders": 30, "feedback": 3, "triage": 30, "travel": 12, "desk": 1}
 
 
 def demo(
@@ -57,12 +57,15 @@ def demo(
 
     In research and triage a plan host is killed on the way; in orders and feedback a model decides each step. The
     tickets of triage are decided by a decision tree, a model or a state machine, with the same results. The trips of
-    travel are booked at a provider that loses answers, with `Effect` and without, and the worker is killed.
+    travel are booked at a provider that loses answers, with `Effect` and without, and the worker is killed. The desk
+    looks answers up with an MCP server, is asked over AG-UI, over A2A and by a schedule, and asks a person by webhook.
     """
     if topic is not None and name != "research":
         raise typer.BadParameter(f"the {name} demo has no topic", param_hint="--topic")
-    if model is not None and name == "research":
-        raise typer.BadParameter("the research demo uses no model; try orders or feedback", param_hint="--model")
+    if model is not None and name in ("research", "desk"):
+        raise typer.BadParameter(f"the {name} demo uses no model; try orders or feedback", param_hint="--model")
+    if plans is not None and name == "desk":
+        raise typer.BadParameter("the desk demo has its own plans", param_hint="--plans")
     if planner is not None and name != "triage":
         raise typer.BadParameter(f"the {name} demo has its own planner; try triage", param_hint="--planner")
     if model is not None and name == "triage" and planner != "llm":
@@ -96,6 +99,10 @@ def _demonstration(
         from plancast.demo.travel import book_trips
 
         return book_trips(plans, seed, model=model, kill=kill, json_output=json_output)
+    if name == "desk":
+        from plancast.demo.desk.day import keep_desk
+
+        return keep_desk(json_output=json_output)
     from plancast.demo.research import ask, demonstrate
 
     if topic is not None:
