@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tests.chaos.protocols.agents import AGUI_EVENTS, a2a_plan, agui_place, agui_plan, call_a2a, follow_agui
 from tests.chaos.protocols.clients import Follow, call_mcp, follow_sse, in_a_task, mcp_plan
 from tests.chaos.protocols.parcels import EVENTS, TURNS
 
 from plancast.client.changes import Cursor
+from plancast.console.a2a_server.tasks import Place
 
 
 @dataclass(frozen=True)
@@ -34,5 +36,7 @@ PROTOCOLS: Final = {
     for each in (
         Protocol("sse", follow_sse, EVENTS),
         Protocol("mcp", in_a_task(call_mcp), TURNS, has_reports=False, plan_id=mcp_plan),
+        Protocol("a2a", in_a_task(call_a2a), EVENTS, plan_id=a2a_plan, place=Place.read),
+        Protocol("agui", follow_agui, AGUI_EVENTS, plan_id=agui_plan, place=agui_place),
     )
 }
