@@ -19,7 +19,7 @@ from plancast.console.mcp_server.results import IDEMPOTENCY_KEY
 from plancast.console.routes.plans import stable_id
 
 HEADERS: Final = {"Authorization": f"Bearer {TOKEN}"}
-PATIENCE: Final = 120.0
+PATIENCE: Final = 600.0
 AGAIN_SECONDS: Final = 0.02
 
 

@@ -20,7 +20,7 @@ from plancast.client.changes import TaskChunk, TaskProgress
 
 KILLS: Final = 2
 """Kills of the server that a client lives through."""
-PATIENCE: Final = 300.0
+PATIENCE: Final = 1800.0
 REST_SECONDS: Final = 1.0
 """Seconds for which a client reads on after a kill: what had been sent arrives."""
 AGAIN_SECONDS: Final = 0.05

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import sys
 import tempfile
 import time
@@ -109,6 +110,7 @@ def main(arguments: list[str]) -> int:
         parser.error(f"--runs is at least 1, --protocols some of {', '.join(PROTOCOLS)}")
     seed = Random().randrange(10**6) if said.seed == "random" else int(said.seed)
     print(f"seed {seed}", flush=True)
+    logging.disable(logging.CRITICAL)  # clients log what they lose with the server
     broken = False
     for name in names:
         verdict = asyncio.run(run(PROTOCOLS[name], said.runs, seed))

@@ -13,7 +13,7 @@ from plancast import Settings
 
 USER: Final = "ada"
 TOKEN: Final = "ada-0123456789abcdef"
-START_SECONDS: Final = 120.0
+START_SECONDS: Final = 600.0
 
 
 class Serving:

@@ -18,7 +18,7 @@ SEED = int(os.environ.get("PLANCAST_TEST_SEED", "7"))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", PROTOCOLS)
 async def test_a_client_sees_each_event_once_and_the_result_once_though_the_server_is_killed(name: str) -> None:
     verdict = await run(PROTOCOLS[name], RUNS, SEED)
@@ -27,7 +27,7 @@ async def test_a_client_sees_each_event_once_and_the_result_once_though_the_serv
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 async def test_a_client_that_forgets_its_place_is_found_out() -> None:
     sse = PROTOCOLS["sse"]
 
