@@ -24,6 +24,7 @@ MODULES = {
     "upgrade": "benchmarks.workloads.upgrade",
     "idle": "benchmarks.workloads.idle",
     "import": "benchmarks.workloads.importing",
+    "streams": "benchmarks.workloads.streams",
 }
 SIDE_BY_SIDE = ("w1", "w2", "w5", "w6", "w8")
 """Workloads that peers can run."""
@@ -43,6 +44,7 @@ TITLES = {
     "upgrade": "the code is replaced, and rolled back, under a steady load",
     "idle": "an idle deployment",
     "import": "import plancast",
+    "streams": "one process that serves plans as streams",
 }
 Measure = Callable[..., Coroutine[Any, Any, list[Row]]]
 

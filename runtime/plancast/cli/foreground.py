@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from plancast_bus.ports.bus import Bus
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+GC_THRESHOLD = (50_000, 50, 100)
+"""As in actors: Python's default thresholds would scan all streams many times."""
 
 
 class Foreground:
@@ -51,6 +55,10 @@ class Foreground:
         """
         self._starting = False
         self.arm()
+        # A collection of all that a thousand streams hold would delay each of them; what is loaded now stays.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLD)
         await self._asked.wait()
         if self._lost:
             raise BusUnavailable(self._lost)
