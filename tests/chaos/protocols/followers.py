@@ -10,6 +10,8 @@ from itertools import pairwise
 from random import Random
 from typing import Any, Final
 
+import httpx
+import httpx2
 from tests.chaos.protocols.clients import Event
 from tests.chaos.protocols.parcels import SIGNATURE, WAITING
 from tests.chaos.protocols.protocols import Protocol
@@ -49,6 +51,13 @@ def make_cases(protocol: Protocol, seed: int, runs: int) -> list[Case]:
         stops = tuple(sorted((first, *others)))
         cases.append(Case(number, f"{protocol.name}-{seed}-{number}", stops, random.random() < 0.5))
     return cases
+
+
+def is_transport(error: Exception) -> bool:
+    """Return whether an error, or each of a group, says that a connection was lost."""
+    if isinstance(error, ExceptionGroup):
+        return all(map(is_transport, error.exceptions))
+    return isinstance(error, httpx.TransportError | httpx2.TransportError)
 
 
 @dataclass
@@ -104,6 +113,8 @@ class Follower:
     ended: bool = False
     struck: int = 0
     """Kills that it has lived through."""
+    lost: int = 0
+    """Connections that were lost besides, as one that the server closes when a request is on its way."""
 
     async def run(self) -> list[str]:
         """Follow the plan to its result, and return what was not as promised."""
@@ -126,9 +137,11 @@ class Follower:
         try:
             async with aclosing(self.protocol.follow(url, self.case.key, cursor)) as events:
                 await self._follow(events)
-        except Exception:
-            if serving.kills == kills:
-                raise  # nobody has killed the server
+        except Exception as error:
+            if serving.kills == kills:  # nobody has killed the server
+                if not is_transport(error):
+                    raise
+                self.lost += 1
         await asyncio.sleep(AGAIN_SECONDS)
 
     async def _follow(self, events: AsyncGenerator[Event]) -> None:

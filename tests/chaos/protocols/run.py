@@ -44,6 +44,8 @@ class Verdict:
     places: Counter[int]
     """Kills, by the number of events that a client had seen."""
     events: int
+    lost: int
+    """Connections that were lost while the server lived."""
     faults: list[str]
     seconds: float
 
@@ -51,7 +53,8 @@ class Verdict:
         kept = "each event once and in order, the result once" if not self.faults else f"{len(self.faults)} faults"
         return (
             f"{self.protocol}: {self.runs} runs, {self.kills} kills met clients {self.struck} times, at "
-            f"{len(self.places)} places; {self.events} events: {kept} ({self.seconds:.0f} s)"
+            f"{len(self.places)} places, {self.lost} connections were lost besides; {self.events} events: {kept} "
+            f"({self.seconds:.0f} s)"
         )
 
 
@@ -86,6 +89,7 @@ async def run(protocol: Protocol, runs: int, seed: int) -> Verdict:
         sum(each.struck for each in followers),
         places,
         sum(len(each.seen) for each in followers),
+        sum(each.lost for each in followers),
         faults,
         time.monotonic() - began,
     )

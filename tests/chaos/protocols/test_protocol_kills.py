@@ -7,9 +7,11 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 
+import httpx
+import httpx2
 import pytest
 from tests.chaos.protocols.clients import Event
-from tests.chaos.protocols.followers import KILLS, make_cases
+from tests.chaos.protocols.followers import KILLS, is_transport, make_cases
 from tests.chaos.protocols.protocols import PROTOCOLS
 from tests.chaos.protocols.run import run
 
@@ -41,11 +43,18 @@ async def test_a_client_that_forgets_its_place_is_found_out() -> None:
     assert any("saw the reports" in each for each in verdict.faults)
 
 
+def test_an_error_of_a_server_that_lives_is_a_fault_unless_the_connection_was_lost() -> None:
+    lost = ExceptionGroup("", [httpx2.ReadError(""), ExceptionGroup("", [httpx.ConnectError("")])])
+    assert is_transport(lost)
+    assert not is_transport(ExceptionGroup("", [lost, ValueError()]))
+    assert not is_transport(httpx.HTTPStatusError("", request=httpx.Request("GET", "/"), response=httpx.Response(500)))
+
+
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_cases_are_fixed_by_their_seed_and_leave_out_no_place(name: str) -> None:
     protocol = PROTOCOLS[name]
-    cases = make_cases(protocol, 7, 26)
-    assert cases == make_cases(protocol, 7, 26) != make_cases(protocol, 8, 26)
+    cases = make_cases(protocol, 7, RUNS)
+    assert cases == make_cases(protocol, 7, RUNS) != make_cases(protocol, 8, RUNS)
     assert {each for case in cases for each in case.stops} == set(range(protocol.events + 1))
     assert all(len(set(case.stops)) == KILLS for case in cases)
     assert {case.reads_on for case in cases} == {True, False}
