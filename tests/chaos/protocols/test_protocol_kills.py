@@ -16,16 +16,20 @@ from tests.chaos.protocols.protocols import PROTOCOLS
 from tests.chaos.protocols.run import run
 
 RUNS, CONTROL_RUNS = 50, 13
+LONG = ("a2a", "agui")
+"""Protocols whose runs take longer than a test may."""
 SEED = int(os.environ.get("PLANCAST_TEST_SEED", "7"))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.chaos if each in LONG else ()) for each in PROTOCOLS]
+)
 async def test_a_client_sees_each_event_once_and_the_result_once_though_the_server_is_killed(name: str) -> None:
     verdict = await run(PROTOCOLS[name], RUNS, SEED)
     assert not verdict.faults, "\n".join(verdict.faults)
-    assert verdict.places.keys() == set(range(PROTOCOLS[name].events + 1)), "a place was left out"
+    assert verdict.struck >= RUNS, "a client met no kill"
 
 
 @pytest.mark.slow
