@@ -11,6 +11,7 @@ from pathlib import Path
 
 KINDS = {
     "ray::HostProcess": "hosts",
+    "ray::StandbyHostProcess": "hosts",
     "ray::LeasedHostProcess": "hosts",
     "ray::PlanPoolProcess": "pools",
     "ray::DispatcherProcess": "dispatchers",
