@@ -94,6 +94,7 @@ def _is_ready(monitor: int) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.chaos  # it waits for two and a half minutes: `make cluster` runs it
 @pytest.mark.timeout(400)
 async def test_logins_work_across_servers_after_a_long_pause_and_a_lost_server(tmp_path: Path) -> None:
     with role_cluster(tmp_path) as cluster:
