@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from a2a.utils.proto_utils import to_stream_response
+from aiohttp import ClientError
 from aiohttp.abc import AbstractResolver
 from aiohttp.resolver import ThreadedResolver
 from pydantic_core import to_json
@@ -136,7 +137,7 @@ class PushSender:
             try:
                 async with asyncio.timeout(SECONDS):
                     await self._post(push, event)
-            except (Undelivered, OSError, ValueError, TimeoutError) as error:
+            except (Undelivered, ClientError, OSError, ValueError, TimeoutError) as error:
                 await self._put_off(key, push, error)
                 return
             sent = replace(push, place=str(place), attempts=0, due=0.0)

@@ -25,6 +25,7 @@ from tests.runtime.console.a2a_server.test_a2a_server import ask, connected, mes
 from tests.runtime.console.desk import Api, Desk, served
 
 from plancast.a2a_client.values import CURSOR
+from plancast.console.a2a_server.push_configs import PushConfigs
 from plancast.console.a2a_server.push_sender import Receivers
 from plancast.notifications.delivery import Undelivered
 from plancast.settings import ConsoleSettings
@@ -113,6 +114,25 @@ async def test_events_are_pushed_once_and_in_order_and_by_another_server_if_one_
     assert [next(iter(body)) for body, _ in receiver.taken][-2:] == ["artifactUpdate", "statusUpdate"]
     for _, headers in receiver.taken:
         assert (headers["X-A2A-Notification-Token"], headers["Authorization"]) == ("mine", "Bearer secret")
+
+
+async def test_a_receiver_that_hangs_up_holds_up_no_other_and_is_tried_later(desk: Desk, api: Api) -> None:
+    async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    async with server, receiving() as receiver, connected(api, streaming=False) as client:
+        task = (await ask(client, message("form.goal", {}))).id
+        rude = TaskPushNotificationConfig(
+            id="rude", task_id=task, url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/events"
+        )
+        await client.create_task_push_notification_config(rude)
+        await client.create_task_push_notification_config(configured(receiver, task_id=task))
+        await ask(client, message(None, {"street": "Main St"}, task_id=task))
+        await receiver.until(lambda: COMPLETED in receiver.states)
+        put_off = (await PushConfigs(desk.bus.registry).read(task)).entry("rude")
+        assert put_off is not None
+        assert put_off.attempts >= 1
 
 
 async def test_configurations_are_made_shown_and_removed(api: Api) -> None:
