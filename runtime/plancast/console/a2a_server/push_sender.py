@@ -200,7 +200,9 @@ class Receivers(AbstractResolver):
         try:
             ip_address(host)
         except ValueError:
-            return
+            if not host.replace(".", "").isdigit():
+                return
+            raise Undelivered(f"{host} is no address in full, such as 192.0.2.1") from None
         if not self._may_reach(host, host):
             raise Undelivered(f"{host} is no public address, and not among console.a2a_push_hosts")
 
@@ -226,8 +228,10 @@ class Receivers(AbstractResolver):
         if host.casefold() in self._hosts:
             return True
         found = ip_address(address.partition("%")[0])
-        if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
-            found = found.ipv4_mapped
+        if isinstance(found, IPv6Address):
+            if found.is_site_local:
+                return False
+            found = found.ipv4_mapped or found.sixtofour or found
         if found.is_loopback:
             return self._on_loopback
         return found.is_global and not (found.is_multicast or found.is_reserved or found.is_unspecified)
