@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from uuid import uuid4
 
@@ -46,7 +47,7 @@ from plancast.console.a2a_server.push_configs import MAX_CONFIGS, Push, PushConf
 from plancast.console.a2a_server.tasks import START, Place, context_of
 from plancast.console.service.backend import Backend
 
-_USER, _URL = "user", "url"
+_URL, _GONE = "url", "gone"
 
 
 class Login(User):
@@ -76,7 +77,7 @@ class RequestContexts(ServerCallContextBuilder):
 
     def build(self, request: Request) -> ServerCallContext:
         """The context of a request."""
-        state = {"headers": dict(request.headers), _URL: self._url_of(request)}
+        state = {"headers": dict(request.headers), _URL: self._url_of(request), _GONE: lambda: _gone(request)}
         return ServerCallContext(user=Login(request.state.user), state=state)
 
 
@@ -115,10 +116,13 @@ class PlanRequests(RequestHandler):
             sent = await self._send(caller, params)
             if not params.configuration.return_immediately:
                 with self._backend.streams.held_by(caller.user):
-                    async with aclosing(self._plans.follow(Caller(caller.user, caller.tenant), sent)) as events:
-                        async for _ in events:
-                            pass
+                    await _first_of(self._end_of(Caller(caller.user, caller.tenant), sent), context.state[_GONE]())
             return await self._plans.task(caller, sent.handle)
+
+    async def _end_of(self, caller: Caller, sent: Sent) -> None:
+        async with aclosing(self._plans.follow(caller, sent)) as events:
+            async for _ in events:
+                pass
 
     @validate_request_params
     async def on_message_send_stream(
@@ -272,3 +276,22 @@ class PlanRequests(RequestHandler):
         with protocol_errors():
             key, _ = await self._pushes(context, params.task_id)
             await self._configs.change(key, lambda pushes: pushes.without(params.id))
+
+
+async def _gone(request: Request) -> None:
+    """Wait until the client of a request, whose body was read, has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _first_of(*waits: Awaitable[None]) -> None:
+    """Wait for the first end, and cancel the others; raises what has ended it."""
+    tasks = list(map(asyncio.ensure_future, waits))
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for each in done:
+        each.result()

@@ -268,6 +268,34 @@ async def test_a_task_is_not_waited_for_where_the_client_wants_it_at_once(api: A
             await client.cancel_task(CancelTaskRequest(id=task.id))
 
 
+async def test_a_client_that_hangs_up_is_not_waited_for(desk: Desk) -> None:
+    async with with_tokens(desk, max_streams=1) as api, connected(api, ADA, streaming=False) as client:
+        endless = message("transfer.goal", {"invoice": uuid4().hex})
+        task = await ask(client, endless, return_immediately=True)
+
+        async def until_refused() -> str:
+            while True:
+                try:
+                    await ask(client, message("sized.goal", {"size": 1}))
+                except A2AError as error:
+                    return str(error)
+
+        async def taken(by: Client, sent: Message) -> Task:
+            while True:
+                with contextlib.suppress(A2AError):
+                    return await ask(by, sent)
+
+        async with asyncio.timeout(PATIENCE):
+            async with connected(api, ADA, streaming=False) as impatient:
+                waiting = asyncio.create_task(taken(impatient, endless))
+                assert "maximum" in await until_refused()
+                waiting.cancel()
+                await asyncio.gather(waiting, return_exceptions=True)
+            ended = await taken(client, message("sized.goal", {"size": 1}))
+        assert ended.status.state == TaskState.TASK_STATE_COMPLETED
+        await client.cancel_task(CancelTaskRequest(id=task.id))
+
+
 async def test_tasks_are_listed_by_context_and_state_in_pages(api: Api) -> None:
     context = uuid4().hex
     async with connected(api, streaming=False) as client:
