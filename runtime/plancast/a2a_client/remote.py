@@ -38,6 +38,7 @@ from a2a.types import (
 )
 from a2a.utils.errors import A2AError, InternalError, TaskNotFoundError
 
+from plancast.a2a_client.bounds import Unreadable, bound
 from plancast.a2a_client.options import AgentOptions
 from plancast.a2a_client.values import (
     CURSOR,
@@ -103,15 +104,19 @@ class RemoteAgent:
 
         Raises:
             NotBegun: it cannot be read.
-            TerminalError: it names no interface that is spoken here, or one that must not get the headers.
+            TerminalError: it is too large, or names no interface that is spoken here, or one that must not get the
+                headers.
         """
         timeout = httpx.Timeout(QUIET_SECONDS, connect=CONNECT_SECONDS)
-        async with httpx.AsyncClient(headers=dict(options.headers), timeout=timeout) as http:
+        headers = {**options.headers, "Accept-Encoding": "identity"}
+        async with httpx.AsyncClient(headers=headers, timeout=timeout, event_hooks={"response": [bound]}) as http:
             try:
                 card = await A2ACardResolver(http, options.address).get_agent_card("/")
             except AgentCardResolutionError as error:
                 if error.status_code in (400, 401, 403, 404):
                     raise TerminalError(f"{options.place} refuses its card (status {error.status_code})") from error
+                if isinstance(error.__cause__, Unreadable):
+                    raise TerminalError(f"{options.place} has no readable card: {error.__cause__}") from error
                 raise NotBegun(f"{options.place} cannot be reached: {_text(error)}") from error
             if options.headers and not all(options.is_origin_of(each.url) for each in card.supported_interfaces):
                 raise TerminalError(
@@ -168,6 +173,8 @@ class RemoteAgent:
         cause, place = error.__cause__, self._options.place
         if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout):
             return NotBegun(f"{place} cannot be reached")
+        if isinstance(cause, Unreadable):
+            return TerminalError(f"{place}: {cause}")
         status = cause.response.status_code if isinstance(cause, httpx.HTTPStatusError) else 0
         if status == HTTPStatus.TOO_MANY_REQUESTS:
             return NotBegun(f"{place} is overloaded (status {status})")
