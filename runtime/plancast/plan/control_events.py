@@ -12,10 +12,11 @@ REJECT, REDIRECT, INJECT = "plan.reject", "plan.redirect", "plan.inject"
 WAKE, RESOLVE_EFFECT = "plan.wake", "plan.resolve_effect"
 """Control events, on the topic ``plan-events``.
 
-Their data: ``{"reason"}`` for cancel, pause and reject, ``{"input"}`` for resume, ``{"goal_data"}`` (an object) for
-redirect, ``{"context"}`` (any JSON) for inject, nothing for wake, which moves a stalled plan on, and ``{"task",
-"outcome", "result", "by"}`` for a person's decision about an unknown effect (:mod:`plancast.turn.effects`). Only
-earlier versions send a reject, which ends the plan; a "no" is an answer (:mod:`plancast.plan_store.approvals`).
+Their data: ``{"reason"}`` for cancel, pause and reject, ``{"input"}`` for resume, with the pause reason that it answers
+as ``asked`` or without one, ``{"goal_data"}`` (an object) for redirect, ``{"context"}`` (any JSON) for inject, nothing
+for wake, which moves a stalled plan on, and ``{"task", "outcome", "result", "by"}`` for a person's decision about an
+unknown effect (:mod:`plancast.turn.effects`). Only earlier versions send a reject, which ends the plan; a "no" is an
+answer (:mod:`plancast.plan_store.approvals`).
 """
 FOLLOW, ENDED = "plan.follow", "plan.ended"
 """Sent between plans: one waits for the other's end (``{"plan", "after"}``), and is told (``{"plan", "status"}``)."""

@@ -95,9 +95,12 @@ async def _resume(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
         return TurnOutcome.COMMIT
     if waits_for_effects(plan) and not is_held(plan):
         return turn.unwanted(plan, f"a resume does not tell the outcome that the plan waits for ({plan.pause_reason})")
+    data = turn.event.data
+    asked = data.get("asked") if isinstance(data, dict) and "input" in data else None
+    if asked is not None and (asked != (plan.pause_reason or "paused") or is_held(plan)):
+        return turn.ignored("it answers what the plan asks no more")
     plan.control.pop(HOLD, None)
     waited = WAITING_FOR in plan.results
-    data = turn.event.data
     data = data["input"] if isinstance(data, dict) and "input" in data else data
     if (plan.control.pop(HELD_WAIT, False) and (data is None or data == {})) or waits_for_effects(plan):
         turn.notes.append("the plan is held no more, and waits as before")

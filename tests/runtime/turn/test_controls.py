@@ -25,6 +25,7 @@ from plancast import (
     WaitAction,
     Worker,
 )
+from plancast.console.service.questions import give_input, question_of
 from plancast.decisions.executor import execute_decision
 from plancast.testing import PlancastTest
 
@@ -408,6 +409,32 @@ async def test_a_handler_goes_on_with_the_input_that_its_plan_is_resumed_with(wa
         assert await handle.result(timeout=20) == {"colour": "red"}
         assert set((await handle.state())["results"]) == {"user_input", "final"}
     assert calls == [("plan.resume", {"input": {"colour": "red"}}, "running")]
+
+
+async def test_input_for_a_question_is_no_answer_to_the_next_one_which_is_a_decision() -> None:
+    planner = Planner("h")
+
+    @planner.on_goal("h.goal")
+    async def begin(goal: Any, context: Any) -> None:
+        await (await PlanContext.create_from_goal(goal, {})).pause("await_input")
+
+    @planner.on_transition()
+    async def on_transition(transition: Any, context: Any) -> None:
+        plan = transition.plan
+        await (plan.finalize(plan.results["user_input"]) if "colour" in plan.results else plan.pause("approve_colour"))
+        plan.results.setdefault("colour", plan.results["user_input"])
+
+    async with PlancastTest(App("a", planners=[planner])) as env:
+        handle = await env.submit("h.goal")
+        await reached(handle, "paused")
+        question = question_of(await handle.state(), {})
+        assert question is not None
+        assert not question.decides
+        for colour in ("red", "blue"):  # two messages that were sent before the plan's next turn
+            await give_input(handle, question, {"colour": colour}, "ada")
+        await handle.resume({"approved": True}, user_id="bob")
+        assert await handle.result(timeout=20) == {"approved": True}
+        assert (await handle.state())["results"]["colour"] == {"colour": "red"}
 
 
 async def test_an_operators_resume_does_not_call_the_handler_of_a_plan_that_waits_for_an_answer() -> None:

@@ -10,6 +10,7 @@ from plancast.client.signals import SignalOutcome
 from plancast.errors import InvalidAnswer, NotAwaited
 from plancast.json_values.abbreviate import to_json_within
 from plancast.json_values.normalize import plain
+from plancast.plan.control_events import RESUME
 from plancast.plan_store.approvals import NO, YES, Approval, Fields, People, approval_of
 
 APPROVED, REASON = "approved", "reason"
@@ -132,7 +133,9 @@ async def give_input(
     ]:
         raise InvalidAnswer(handle.plan_id, question.approval.expected_event or "", faults)
     if question.approval.expected_event is None:
-        await handle.resume(data, user_id=user, event_id=event_id)
+        # A plan that asks for a decision by now is not resumed by what was said to its last question.
+        given = {"input": plain(data), "asked": question.approval.reason}
+        await handle.control(RESUME, given, user_id=user, event_id=event_id)
         return
     event, request = question.approval.expected_event, question.approval.request_id
     _check(handle, await handle.signal(event, data, user_id=user, event_id=event_id, request_id=request))
