@@ -26,6 +26,8 @@ MAX_SESSIONS = 1000
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 MCP, A2A, AGUI = "/mcp", "/a2a", "/agui"
 """Paths of the servers of MCP, A2A and AG-UI, which need a token as those under ``/api``."""
+COUNTED = ("/api", A2A, AGUI)
+"""Beginnings of paths whose requests in flight are limited together; MCP limits its sessions itself."""
 PUBLIC = frozenset({"/api/v1/openapi.json", "/api/v1/session"})
 """Paths under ``/api`` that need no token."""
 SELF_PROVING = ("/hooks/", "/links/")
@@ -84,7 +86,7 @@ class Guard:
         self._max_bytes = max_bytes
         self._most = most
         self._in_flight = 0
-        """Number of API requests in flight, streams included."""
+        """Number of counted requests in flight, streams included."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -96,7 +98,7 @@ class Guard:
             headers = {401: {"WWW-Authenticate": 'Bearer realm="plancast"'}, 503: {"Retry-After": "1"}}.get(refusal[0])
             await problem(*refusal, headers=headers)(scope, receive, send)
             return
-        counts = scope["path"].startswith("/api")
+        counts = scope["path"].startswith(COUNTED)
         self._in_flight += counts
         try:
             await self._app(scope, self._bounded(receive), send)
@@ -128,7 +130,7 @@ class Guard:
             return 403, "cross-site requests may not change anything"
         if user is None and not is_public(path):
             return 401, "a token is required: Authorization: Bearer TOKEN, or log in"
-        if path.startswith("/api") and self._in_flight >= self._most:
+        if path.startswith(COUNTED) and self._in_flight >= self._most:
             return 503, f"too many requests: {self._in_flight} are in flight"
         length = connection.headers.get("content-length", "0")
         if length.isascii() and length.isdigit() and int(length) > self._max_bytes:

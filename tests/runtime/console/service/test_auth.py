@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 from collections.abc import AsyncIterator
+from typing import Any
 from uuid import uuid4
 
 import httpx
@@ -14,7 +16,7 @@ from tests.runtime.console.desk import Api, Desk, served
 
 from plancast import Settings
 from plancast.console.server import ConsoleServer
-from plancast.console.service.auth import COOKIE
+from plancast.console.service.auth import COOKIE, Guard, Keyring
 from plancast.errors import InvalidApp
 from plancast.settings import ConsoleSettings
 
@@ -157,3 +159,28 @@ async def test_tokens_come_from_the_environment_and_are_long(monkeypatch: pytest
     with pytest.raises(ValidationError, match="at least 16 characters") as caught:
         ConsoleSettings(tokens={"ada": SecretStr("short")})
     assert "short'" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["/api/v1/plans", "/a2a", "/agui"])
+async def test_requests_in_flight_are_limited_whatever_protocol_they_speak(path: str) -> None:
+    entered, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(_scope: Any, _receive: Any, send: Any) -> None:
+        if not entered.is_set():
+            entered.set()
+            await go_on.wait()
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    guard = Guard(slow, Keyring({"ada": SecretStr("t")}), 100, 1)
+    headers = {"Authorization": "Bearer t"}
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(guard), base_url="http://x", headers=headers, timeout=60
+    ) as http:
+        first = asyncio.create_task(http.post(path))
+        await entered.wait()
+        refused = await http.post(path)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        go_on.set()
+        assert (await first).status_code == 204
+        assert (await http.post(path)).status_code == 204
