@@ -45,6 +45,7 @@ from plancast.console.a2a_server.messages import check_modes
 from plancast.console.a2a_server.plans import Caller, Sent, TaskPlans
 from plancast.console.a2a_server.push_configs import MAX_CONFIGS, Push, PushConfigs, Pushes, push_of
 from plancast.console.a2a_server.tasks import START, Place, context_of
+from plancast.console.routes.plans import stable_id
 from plancast.console.service.backend import Backend
 
 _URL, _GONE = "url", "gone"
@@ -145,7 +146,8 @@ class PlanRequests(RequestHandler):
             push_of(options.task_push_notification_config, START, "-")
         sent = await self._plans.send(caller, params.message)
         if options.HasField("task_push_notification_config"):
-            await self._add_push(sent.handle.plan_id, options.task_push_notification_config, sent.place)
+            name = stable_id(params.message.message_id)  # a message that comes again is no second configuration
+            await self._add_push(sent.handle.plan_id, options.task_push_notification_config, sent.place, name)
         return sent
 
     # Tasks.
@@ -218,13 +220,16 @@ class PlanRequests(RequestHandler):
                 raise UnsupportedOperationError(f"task {params.task_id[:200]} is over")
             key = params.task_id if plan is None else plan.checkpoint.correlation_id
             place = START if plan is None else Place(Cursor(plan.plan.revision))
-            return (await self._add_push(key, params, place)).to_config(params.task_id)
+            return (await self._add_push(key, params, place, uuid4().hex)).to_config(params.task_id)
 
-    async def _add_push(self, key: str, config: TaskPushNotificationConfig, place: Place) -> Push:
+    async def _add_push(self, key: str, config: TaskPushNotificationConfig, place: Place, name: str) -> Push:
         await self._require_push()
-        push = push_of(config, place, uuid4().hex)
+        push = push_of(config, place, name)
 
         def add(pushes: Pushes) -> Pushes:
+            there = pushes.entry(push.id)
+            if there is not None and there.to_config(key) == push.to_config(key):
+                return pushes  # and goes on where it is
             changed = pushes.with_entry(push)
             if len(changed.entries) > MAX_CONFIGS:
                 raise InvalidParamsError(

@@ -135,6 +135,16 @@ async def test_a_receiver_that_hangs_up_holds_up_no_other_and_is_tried_later(des
         assert put_off.attempts >= 1
 
 
+async def test_a_message_that_comes_again_is_no_second_configuration(api: Api) -> None:
+    async with receiving() as receiver, connected(api, streaming=False) as client:
+        options = SendMessageConfiguration(task_push_notification_config=configured(receiver))
+        request = SendMessageRequest(message=message("form.goal", {}), configuration=options)
+        for _ in range(2):
+            [answer] = [each async for each in client.send_message(request)]
+        listed = ListTaskPushNotificationConfigsRequest(task_id=answer.task.id)
+        assert len((await client.list_task_push_notification_configs(listed)).configs) == 1
+
+
 async def test_configurations_are_made_shown_and_removed(api: Api) -> None:
     async with receiving() as receiver, connected(api, streaming=False) as client:
         task = (await ask(client, message("form.goal", {}))).id
