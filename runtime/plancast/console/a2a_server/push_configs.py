@@ -22,6 +22,8 @@ MAX_TEXT: Final = 4_000
 """Longest field of a configuration, in characters."""
 KEPT_SECONDS: Final = 30 * 86_400.0
 """Seconds after its last change for which a registration is stored."""
+GONE_SECONDS: Final = 1.0
+"""The same for one without configurations."""
 
 
 @dataclass(frozen=True)
@@ -146,11 +148,9 @@ class PushConfigs:
             changed = change(before)
             if changed is None or changed == before:
                 return changed
-            if not changed.entries:
-                await self._registry.delete(KIND, key)
-                return changed
+            kept = KEPT_SECONDS if changed.entries else GONE_SECONDS  # a deletion could not be compared and set
             try:
-                await self._registry.replace(KIND, key, pack(_fields(changed)), version, KEPT_SECONDS)
+                await self._registry.replace(KIND, key, pack(_fields(changed)), version, kept)
             except CommitConflict:
                 continue
             return changed

@@ -25,10 +25,11 @@ from tests.runtime.console.a2a_server.test_a2a_server import ask, connected, mes
 from tests.runtime.console.desk import Api, Desk, served
 
 from plancast.a2a_client.values import CURSOR
-from plancast.console.a2a_server.push_configs import PushConfigs
+from plancast.console.a2a_server.push_configs import Push, PushConfigs
 from plancast.console.a2a_server.push_sender import Receivers
 from plancast.notifications.delivery import Undelivered
 from plancast.settings import ConsoleSettings
+from plancast_bus.memory import MemoryBus, MemoryWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 PATIENCE = 120.0
@@ -143,6 +144,25 @@ async def test_a_message_that_comes_again_is_no_second_configuration(api: Api) -
             [answer] = [each async for each in client.send_message(request)]
         listed = ListTaskPushNotificationConfigsRequest(task_id=answer.task.id)
         assert len((await client.list_task_push_notification_configs(listed)).configs) == 1
+
+
+async def test_a_configuration_that_is_made_while_the_last_one_is_removed_is_kept() -> None:
+    registry = MemoryBus(MemoryWorld()).registry
+    configs, late = PushConfigs(registry), [Push("two", "http://x/", "0")]
+    await configs.change("p", lambda pushes: pushes.with_entry(Push("one", "http://x/", "0")))
+    read = registry.read
+
+    async def read_before_another_writes(kind: str, key: str) -> tuple[bytes, int]:
+        found = await read(kind, key)
+        if late:
+            push = late.pop()
+            await PushConfigs(registry).change("p", lambda pushes: pushes.with_entry(push))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "read", read_before_another_writes)
+        await configs.change("p", lambda pushes: pushes.without("one"))
+    assert [each.id for each in (await configs.read("p")).entries] == ["two"]
 
 
 async def test_configurations_are_made_shown_and_removed(api: Api) -> None:
