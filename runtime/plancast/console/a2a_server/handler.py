@@ -143,11 +143,12 @@ class PlanRequests(RequestHandler):
         check_modes(options.accepted_output_modes)
         if options.HasField("task_push_notification_config"):
             await self._require_push()
-            push_of(options.task_push_notification_config, START, "-")
+            push_of(options.task_push_notification_config, START, "-", caller.tenant)
         sent = await self._plans.send(caller, params.message)
         if options.HasField("task_push_notification_config"):
             name = stable_id(params.message.message_id)  # a message that comes again is no second configuration
-            await self._add_push(sent.handle.plan_id, options.task_push_notification_config, sent.place, name)
+            push = push_of(options.task_push_notification_config, sent.place, name, caller.tenant)
+            await self._add_push(sent.handle.plan_id, push)
         return sent
 
     # Tasks.
@@ -220,11 +221,12 @@ class PlanRequests(RequestHandler):
                 raise UnsupportedOperationError(f"task {params.task_id[:200]} is over")
             key = params.task_id if plan is None else plan.checkpoint.correlation_id
             place = START if plan is None else Place(Cursor(plan.plan.revision))
-            return (await self._add_push(key, params, place, uuid4().hex)).to_config(params.task_id)
+            await self._require_push()
+            push = push_of(params, place, uuid4().hex, caller.tenant)
+            await self._add_push(key, push)
+            return push.to_config(params.task_id)
 
-    async def _add_push(self, key: str, config: TaskPushNotificationConfig, place: Place, name: str) -> Push:
-        await self._require_push()
-        push = push_of(config, place, name)
+    async def _add_push(self, key: str, push: Push) -> None:
 
         def add(pushes: Pushes) -> Pushes:
             there = pushes.entry(push.id)
@@ -238,14 +240,14 @@ class PlanRequests(RequestHandler):
             return changed
 
         await self._configs.change(key, add)
-        return push
 
     async def _pushes(self, context: ServerCallContext, task_id: str) -> tuple[str, Pushes]:
         """The configurations of a task, with the key of its plan."""
         await self._require_push()
-        plan = await self._plans.find(self._caller(context), task_id)
+        caller = self._caller(context)
+        plan = await self._plans.find(caller, task_id)
         key = task_id if plan is None else plan.checkpoint.correlation_id
-        return key, await self._configs.read(key)
+        return key, (await self._configs.read(key)).seen_by(caller.tenant)
 
     async def _require_push(self) -> None:
         if not await self._configs.is_allowed():

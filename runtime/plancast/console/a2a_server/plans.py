@@ -186,14 +186,19 @@ class TaskPlans:
             async for event in events:
                 yield event
 
-    async def events_after(self, key: str, place: Place) -> list[tuple[Place, Event, bool]]:
+    async def events_after(self, key: str, place: Place, tenant: str) -> list[tuple[Place, Event, bool]]:
         """The events of a plan's turns after a place that there are by now, each with its place.
 
         The flag is true for the last one of a plan that has ended.
+
+        Raises:
+            PlanNotFound: the plan that has this key by now is that of another tenant.
         """
         checkpoint = await self._bus.checkpoints.load(key)
         if checkpoint is None:
             return []
+        if tenant and checkpoint.summary.tenant_id != tenant:
+            raise PlanNotFound(f"plan {key[:200]} is that of another tenant")
         plan_id, context_id = checkpoint.summary.plan_id, context_of(checkpoint.summary)
         found: list[tuple[Place, Event, bool]] = []
         last = place

@@ -35,6 +35,7 @@ class Push:
     place: str
     """Cursor of the last event that was taken."""
     tenant: str = ""
+    """Tenant whose plan it is; empty: any."""
     token: str = field(default="", repr=False)
     scheme: str = ""
     credentials: str = field(default="", repr=False)
@@ -63,13 +64,14 @@ class Push:
         )
 
 
-def push_of(config: TaskPushNotificationConfig, place: Place, name: str) -> Push:
+def push_of(config: TaskPushNotificationConfig, place: Place, name: str, tenant: str) -> Push:
     """Read a client's configuration.
 
     Args:
         config: The configuration.
         place: The place of the task's events after which they are sent.
         name: Its id, if it has none.
+        tenant: The client's tenant.
 
     Raises:
         InvalidParamsError: a field is invalid.
@@ -89,7 +91,7 @@ def push_of(config: TaskPushNotificationConfig, place: Place, name: str) -> Push
         valid = False
     if not valid or " " in config.url:
         raise InvalidParamsError("url: allowed: one of http or https, without a login")
-    return Push(config.id or name, config.url, str(place), "", config.token, login.scheme, login.credentials)
+    return Push(config.id or name, config.url, str(place), tenant, config.token, login.scheme, login.credentials)
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,11 @@ class Pushes:
     def without(self, name: str) -> Pushes:
         """Without a configuration."""
         return replace(self, entries=[each for each in self.entries if each.id != name])
+
+    def seen_by(self, tenant: str) -> Pushes:
+        """Those that a tenant may see; all for an empty one."""
+        seen = [each for each in self.entries if not tenant or each.tenant in ("", tenant)]
+        return replace(self, entries=seen)
 
     def entry(self, name: str) -> Push | None:
         """The configuration of an id."""

@@ -24,6 +24,7 @@ from plancast.console.a2a_server.push_configs import Push, PushConfigs, Pushes
 from plancast.console.a2a_server.tasks import Event
 from plancast.console.service.backend import Backend
 from plancast.console.service.exposure import is_loopback
+from plancast.errors import PlanNotFound
 from plancast.notifications.delivery import SECONDS, Undelivered, http_session, post
 from plancast.settings import ConsoleSettings
 from plancast_bus.errors import AccessDenied, BusError
@@ -133,7 +134,12 @@ class PushSender:
 
     async def _send(self, key: str, push: Push) -> None:
         """Send the events of one configuration that there are, in order, up to the first that is not taken."""
-        for place, event, is_last in await self._plans.events_after(key, push.at):
+        try:
+            events = await self._plans.events_after(key, push.at, push.tenant)
+        except PlanNotFound:
+            await self._update(key, push, None)
+            return
+        for place, event, is_last in events:
             try:
                 async with asyncio.timeout(SECONDS):
                     await self._post(push, event)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -25,7 +25,7 @@ from tests.runtime.console.a2a_server.test_a2a_server import ask, connected, mes
 from tests.runtime.console.desk import Api, Desk, served
 
 from plancast.a2a_client.values import CURSOR
-from plancast.console.a2a_server.push_configs import Push, PushConfigs
+from plancast.console.a2a_server.push_configs import Push, PushConfigs, Pushes
 from plancast.console.a2a_server.push_sender import Receivers
 from plancast.notifications.delivery import Undelivered
 from plancast.settings import ConsoleSettings
@@ -134,6 +134,21 @@ async def test_a_receiver_that_hangs_up_holds_up_no_other_and_is_tried_later(des
         put_off = (await PushConfigs(desk.bus.registry).read(task)).entry("rude")
         assert put_off is not None
         assert put_off.attempts >= 1
+
+
+async def test_a_plan_of_another_tenant_with_the_same_id_is_sent_nowhere(desk: Desk, api: Api) -> None:
+    plan = await api.submit("sized.goal", {"size": 1}, tenant_id="globex")
+    await api.until(plan, lambda found: found["status"] == "completed")
+    async with receiving() as receiver, connected(api, streaming=False):
+        pushes = [Push(each, receiver.url, "0", tenant=each, token=each) for each in ("acme", "globex")]
+        assert [each.id for each in Pushes(pushes).seen_by("globex").entries] == ["globex"]
+        configs = PushConfigs(desk.bus.registry)
+        await configs.change(plan, lambda found: replace(found, entries=pushes))
+        await receiver.until(lambda: COMPLETED in receiver.states)
+        async with asyncio.timeout(PATIENCE):
+            while (await configs.read(plan)).entries:
+                await asyncio.sleep(0.02)
+    assert {headers["X-A2A-Notification-Token"] for _, headers in receiver.taken} == {"globex"}
 
 
 async def test_a_message_that_comes_again_is_no_second_configuration(api: Api) -> None:
