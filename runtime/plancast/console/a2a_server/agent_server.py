@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from a2a.server.request_handlers.response_helpers import agent_card_to_dict
 from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
+from sse_starlette import EventSourceResponse
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,6 +17,7 @@ from plancast.console.a2a_server.handler import PlanRequests, RequestContexts
 from plancast.console.a2a_server.plans import TaskPlans
 from plancast.console.a2a_server.push_configs import PushConfigs
 from plancast.console.a2a_server.push_sender import PushSender
+from plancast.console.routes.event_streams import HeldStream
 from plancast.console.service.backend import Backend
 
 
@@ -36,6 +39,8 @@ class AgentServer:
     async def answer(self, request: Request) -> Response:
         """Answer a request."""
         response: Response = await self._requests.handle_requests(request)
+        if isinstance(response, EventSourceResponse):  # the SDK waits for ever for a client that does not read
+            return HeldStream(response.body_iterator, nullcontext())
         return response
 
     async def card(self, url: str, *, with_skills: bool) -> dict[str, Any]:

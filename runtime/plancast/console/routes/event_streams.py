@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from contextlib import AbstractContextManager, aclosing
 from typing import Annotated, Any
 
@@ -68,7 +68,7 @@ def _event(name: str, body: BaseModel | dict[str, Any], cursor: str | None = Non
 class HeldStream(EventSourceResponse):
     """A response that holds a slot while it streams."""
 
-    def __init__(self, events: AsyncIterator[ServerSentEvent], slot: AbstractContextManager[None]) -> None:
+    def __init__(self, events: AsyncIterable[Any], slot: AbstractContextManager[None]) -> None:
         headers = {"Cache-Control": "no-store"}
         super().__init__(events, ping=PING_SECONDS, headers=headers, send_timeout=SEND_SECONDS)
         self._slot = slot

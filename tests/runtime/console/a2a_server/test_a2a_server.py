@@ -45,6 +45,8 @@ from tests.runtime.console.desk import Api, Desk, served
 from plancast.a2a_client.values import CURSOR, CURSOR_HEADER, from_struct, part_of, struct_of, value_of
 from plancast.console.a2a_server.card import SCHEMAS
 from plancast.console.a2a_server.tasks import STATE
+from plancast.console.routes import event_streams
+from plancast.console.server import ConsoleServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 PATIENCE = 120.0
@@ -294,6 +296,33 @@ async def test_a_client_that_hangs_up_is_not_waited_for(desk: Desk) -> None:
             ended = await taken(client, message("sized.goal", {"size": 1}))
         assert ended.status.state == TaskState.TASK_STATE_COMPLETED
         await client.cancel_task(CancelTaskRequest(id=task.id))
+
+
+async def test_a_stream_whose_client_does_not_read_ends(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_streams, "SEND_SECONDS", 0.05)
+    sent = {"messageId": uuid4().hex, "role": "ROLE_USER", "parts": [{"data": {}}], "metadata": {"skill": "form.goal"}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": {"message": sent}}
+    inbox = [{"type": "http.request", "body": json.dumps(body).encode()}]
+    statuses: list[int] = []
+
+    async def receive() -> Any:
+        return inbox.pop() if inbox else await asyncio.Event().wait()
+
+    async def send(event: Any) -> None:
+        if event["type"] != "http.response.start":
+            await asyncio.Event().wait()
+        statuses.append(event["status"])
+
+    async with ConsoleServer(desk.bus, desk.settings) as server:
+        headers = {"host": "localhost", "authorization": f"Bearer {server.token}", "a2a-version": "1.0"}
+        scope = {
+            "type": "http", "method": "POST", "path": "/a2a", "raw_path": b"/a2a", "query_string": b"",
+            "http_version": "1.1", "scheme": "http", "server": ("localhost", 80), "client": ("127.0.0.1", 1),
+            "root_path": "", "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        }  # fmt: skip
+        async with asyncio.timeout(PATIENCE):
+            await server.app(scope, receive, send)
+    assert statuses == [200]
 
 
 async def test_tasks_are_listed_by_context_and_state_in_pages(api: Api) -> None:
