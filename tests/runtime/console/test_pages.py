@@ -21,7 +21,17 @@ from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, Locator, Page, Request, Route, async_playwright, expect
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    FloatRect,
+    Locator,
+    Page,
+    Request,
+    Route,
+    async_playwright,
+    expect,
+)
 from pydantic import BaseModel, Field, SecretStr
 from tests.runtime.console.legibility import CUT_PLACEHOLDERS, FAINT_TEXTS
 
@@ -277,6 +287,14 @@ def row(page: Page, plan_id: str) -> Locator:
     return page.locator(f'tr[data-key="{plan_id}"]')
 
 
+async def box(shown: Locator) -> FloatRect:
+    """The place of an element on the page, which has none for the moment in which it is drawn anew."""
+    async with asyncio.timeout(60.0):
+        while (found := await shown.bounding_box()) is None:
+            await asyncio.sleep(0.02)
+    return found
+
+
 async def show(page: Page, plan_id: str, query: str = "") -> None:
     await page.evaluate("where => { location.hash = where }", f"#/plans/{plan_id}{query}")
     await expect(page.locator(".plan-id")).to_contain_text(plan_id)
@@ -421,9 +439,7 @@ async def test_ids_that_differ_in_their_ends_can_be_told_apart_in_the_list(page:
             await expect(link).to_have_text(each)
             end, cell = link.locator("span").last, row(page, each).locator(".c-plan")
             await expect(end).to_have_text(each[-6:])
-            shown, room = await end.bounding_box(), await cell.bounding_box()
-            assert shown is not None
-            assert room is not None
+            shown, room = await box(end), await box(cell)
             assert shown["x"] + shown["width"] <= room["x"] + room["width"] + 1
 
 
@@ -882,9 +898,7 @@ async def test_the_result_stands_at_the_top_of_a_plan(page: Page, deployed: Depl
     await show(page, plan_id)
     result = page.get_by_role("region", name="Result")
     await expect(result).to_contain_text('"known": true')
-    facts, shown = await page.locator(".facts").bounding_box(), await result.bounding_box()
-    assert facts is not None
-    assert shown is not None
+    facts, shown = await box(page.locator(".facts")), await box(result)
     assert shown["y"] < facts["y"]
 
 
