@@ -213,46 +213,54 @@ class StreamReader:
     async def newest(self, stream: str, subject: str) -> AsyncGenerator[StoredMessage]:
         """Yield the newest message of one subject, then each one that is the newest when it is looked for.
 
-        It needs no consumer, of which a stream has a thousand at most, and continues after reconnects.
+        It needs no consumer, of which a stream has a thousand at most, and continues after reconnects, and when the
+        stream was deleted and is made again.
 
         Raises:
-            BusError: the stream cannot be read.
+            BusError: it cannot begin.
             AccessDenied: the login may not read it.
             BusUnavailable: the connection was closed.
         """
-        last = 0
+        last, pause, begun = 0, RESTART_WAIT, False
         async with Hints(self._connection, subject) as hints:
             while True:
                 hints.clear()
                 try:
                     message = await self._api.last(stream, subject)
-                except BusUnavailable as error:
-                    if self._connection.ended or isinstance(error, AccessDenied):
+                except BusError as error:
+                    if not self._passes(error, begun):
                         raise
-                    await asyncio.sleep(RESTART_WAIT)
-                    await hints.wait(found=False)
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, LONGEST_RESTART_WAIT)
                     continue
+                pause, begun = RESTART_WAIT, True
                 if message is not None and message.sequence > last:
                     last = message.sequence
                     yield message
                 if not await hints.wait(found=last > hints.expected):
                     hints.expected = -1
 
+    def _passes(self, error: BusError, begun: bool) -> bool:
+        """Return whether to read again after an error: that a stream is gone that was there will pass, too."""
+        lasts = self._connection.ended or isinstance(error, AccessDenied)
+        return not lasts and (begun or isinstance(error, BusUnavailable))
+
     async def subject(self, stream: str, subject: str, *, after: int = 0) -> AsyncGenerator[StoredMessage]:
         """Yield all messages of one subject after a sequence, then further ones, as :meth:`newest` does."""
-        counted, is_first = 0, True
+        counted, is_first, pause, begun = 0, True, RESTART_WAIT, False
         async with Hints(self._connection, subject) as hints:
             while True:
                 hints.clear()
                 request = {"seq": after + 1, "next_by_subj": subject, "batch": SUBJECT_BATCH, "max_bytes": BATCH_BYTES}
                 try:
                     found, pending = await self.get(stream, request)
-                except BusUnavailable as error:
-                    if self._connection.ended or isinstance(error, AccessDenied):
+                except BusError as error:
+                    if not self._passes(error, begun):
                         raise
-                    await asyncio.sleep(RESTART_WAIT)
-                    await hints.wait(found=False)
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, LONGEST_RESTART_WAIT)
                     continue
+                pause, begun = RESTART_WAIT, True
                 for message in found:
                     after = message.sequence
                     yield message

@@ -10,8 +10,9 @@ from uuid import uuid4
 
 import pytest
 
-from plancast_bus.errors import CommitConflict
+from plancast_bus.errors import BusError, CommitConflict
 from plancast_bus.jetstream import JetStreamBus, connect
+from plancast_bus.jetstream.client.api import StoredMessage
 from plancast_bus.jetstream.messaging.hints import Hints
 from plancast_bus.nats_server.process import NatsServer
 from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
@@ -90,3 +91,28 @@ async def test_a_hint_before_its_message_is_repeated_until_the_message_is_there(
             hints.clear()
         for _ in range(3):  # without a further hint
             assert await hints.wait(found=False)
+
+
+async def test_a_watch_goes_on_when_its_stream_was_deleted_and_is_made_again(
+    bus: JetStreamBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plancast_bus.jetstream.messaging.hints.UNHINTED", 0.1)
+    await bus.checkpoints.commit(turn(1, 0))
+    async with asyncio.timeout(PATIENCE), aclosing(bus.checkpoints.watch("p")) as watching:
+        assert (await anext(watching)).revision == 1
+        following, failed = asyncio.ensure_future(anext(watching)), asyncio.Event()
+        last = bus._api.last
+
+        async def noted(stream: str, subject: str) -> StoredMessage | None:
+            try:
+                return await last(stream, subject)
+            except BusError:
+                failed.set()
+                raise
+
+        monkeypatch.setattr(bus._api, "last", noted)
+        await bus._api.call(f"STREAM.DELETE.{bus._names.checkpoints}")
+        await failed.wait()
+        await bus.restore()
+        await bus.checkpoints.commit(turn(2, 0))
+        assert (await following).revision == 2
