@@ -300,7 +300,7 @@ async def test_whatever_is_sent_is_a_run_or_refused(api: Api) -> None:
         answered.add(response.status_code)
         assert response.status_code in (200, 404, 409, 422), response.text
 
-    @settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=30, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(cases)
     def fuzz(case: Any) -> None:
         if isinstance(case.body, dict | list | str | int | float | bool | None):
