@@ -8,7 +8,7 @@ WAYS = {"langgraph": ["messages", "delta"], "dbos": ["steps"], "restate": ["jour
 CALLS = 12
 
 
-@pytest.mark.slow
+@pytest.mark.growth
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("peer", [langgraph_peer.peer, dbos_peer.peer, restate_peer.peer], ids=lambda peer: peer.name)
 async def test_a_peer_keeps_the_answers_and_gives_a_row_for_each_way(peer: Peer) -> None:

@@ -16,7 +16,7 @@ FIELDS = {
 GIGABYTE = 2**30
 
 
-@pytest.mark.slow
+@pytest.mark.growth
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("peer", [dbos_peer.peer, langgraph_peer.peer], ids=lambda peer: peer.name)
 async def test_a_peer_runs_each_workload_and_leaves_nothing(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Restate as a peer: what its measurements stand on, and, marked slow, that they run. Speed is not judged."""
+"""Restate as a peer: what its measurements stand on, and, marked growth, that they run. Speed is not judged."""
 
 import contextlib
 import json
@@ -104,7 +104,7 @@ def test_a_plan_that_does_not_move_again_fails_the_benchmark() -> None:
         recovery([[0, 0, 1, 9.0], [1, 0, 1, 9.0], [0, 1, 2, 11.0]], 10.0)
 
 
-@pytest.mark.slow
+@pytest.mark.growth
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("workload", "n", "sync"), [("w1", 20, "always"), ("w2", 20, "off"), ("w6", 20, "always")])
 async def test_it_runs_leaves_a_row_and_no_process(

@@ -102,6 +102,7 @@ def test_what_the_file_describes_runs_a_plan(project: Project) -> None:
     assert upgrade.wait() == 0, upgrade.said()
 
 
+@pytest.mark.chaos
 def test_the_app_is_deployed_again_when_ray_was_lost(project: Project) -> None:
     project.up()
     deployer = project.network.containers["deploy"]
