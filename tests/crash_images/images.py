@@ -20,7 +20,7 @@ from tests.crash_images.recording import Inode, Recording, Span, renamed, syncs_
 
 SECTOR = 512
 Keep = Literal["synced", "some", "all"]
-"""What is kept of what was not synced."""
+"""Ways of keeping changes that were not synced."""
 
 
 @dataclass(frozen=True, slots=True)

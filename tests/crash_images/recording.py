@@ -66,14 +66,14 @@ class Entry(NamedTuple):
     name: str
     """The name that is made or removed, relative to the store."""
     inode: Inode | None
-    """What is made; None: the name is removed."""
+    """File or folder that the name gets; None: the name is removed."""
     source: str = ""
     """The former name of what is renamed."""
 
 
 @dataclass(slots=True)
 class Recording:
-    """What a server did to its store, from an empty folder on."""
+    """Calls by which a server has changed its store, from an empty folder on."""
 
     times: list[float] = field(default_factory=list)
     """Seconds since the epoch of each line."""

@@ -47,7 +47,7 @@ class Options:
 
 @dataclass
 class Report:
-    """What became of all images."""
+    """Verdicts on all images."""
 
     images: Counter[str] = field(default_factory=Counter)
     lost: Counter[str] = field(default_factory=Counter)

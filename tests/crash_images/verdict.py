@@ -23,7 +23,7 @@ from plancast_bus.nats_server.process import NatsServer, ServerOptions
 
 @dataclass
 class Verdict:
-    """What became of the promises on one image."""
+    """Promises that one image has kept and broken."""
 
     about: str
     refused: str = ""

@@ -31,7 +31,7 @@ PATIENCE = 120.0
 
 @dataclass
 class Oracle:
-    """What was promised, and what was done outside, each with the time at which it was known."""
+    """Promises of the server and acts outside, each with the time at which it was known."""
 
     goals: list[tuple[float, str]] = field(default_factory=list)
     """Plans whose goals were accepted."""
@@ -43,7 +43,7 @@ class Oracle:
     """Contents of the journal of turns: when it was on disk, and when its last reading had begun."""
 
     def before(self, at: float) -> Oracle:
-        """What was known by then."""
+        """Promises and acts that were known by then."""
         return Oracle(
             [each for each in self.goals if each[0] < at],
             [each for each in self.turns if each[0] < at],

@@ -54,11 +54,11 @@ class LostTurns(NamedTuple):
     reason: str = ""
     """Why none of its checkpoints can be read; empty when that is not so."""
     is_left: bool = False
-    """Whether the plan goes on, from an earlier turn or from its goal."""
+    """True if the plan goes on, from an earlier turn or from its goal."""
 
     @property
     def is_behind(self) -> bool:
-        """Whether turns are lost."""
+        """True if turns are lost."""
         return self.stored < self.noted
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Of all who begin the term after a lost one, one does."""
+"""Terms of dispatchers: one alone of all who try begins the one after a lost one."""
 
 from __future__ import annotations
 

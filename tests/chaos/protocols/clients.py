@@ -33,7 +33,7 @@ class Event(NamedTuple):
     value: Any
     """The revision of a turn, the text of a report, or the result."""
     state: str = ""
-    """Of a turn: the state that the plan is in."""
+    """State of the plan after a turn; for turns only."""
     ends: bool = False
     """True for the last one."""
 

@@ -31,7 +31,7 @@ CANCEL_SECONDS: Final = 5.0
 
 @dataclass(frozen=True)
 class Caller:
-    """Who sends a request, for which tenant."""
+    """The sender of a request: a user, for one tenant or all."""
 
     user: str
     tenant: str

@@ -78,7 +78,7 @@ class PlanTask:
     checkpoint: Checkpoint
     """With its values in full."""
     question: Question | None = None
-    """What the plan asks people now."""
+    """The question that the plan asks people now."""
 
     @property
     def plan(self) -> PlanSummary:

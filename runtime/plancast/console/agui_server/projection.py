@@ -41,7 +41,7 @@ def as_text(value: Any) -> str:
 
 
 class Projection:
-    """What a client of a run has open, and the state that it knows, after the changes that were projected.
+    """Messages and calls that a client of a run has open, and the state that it knows, after the projected changes.
 
     Args:
         plan_id: The plan.

@@ -206,7 +206,7 @@ class RunStream:
         return RunFinishedEvent(thread_id=self._run.thread_id, run_id=self._run.run_id, outcome=outcome, result=result)
 
     async def _interrupt(self, checkpoint: Checkpoint) -> Interrupt | None:
-        """What the plan asks a person; None where it asks nothing, or has got the answer of this run."""
+        """The question to a person; None where the plan asks nothing, or has got the answer of this run."""
         state = await plan_fields(self._backend.bus.checkpoints, checkpoint)
         question = question_of(state, await self._backend.registry.human_events())
         if question is None:

@@ -50,7 +50,7 @@ class Held:
 
 @dataclass
 class Day:
-    """What has happened at the desk."""
+    """The promises of a day at the desk, and which of them were kept."""
 
     began: float = field(default_factory=time.monotonic)
     account: list[Held] = field(default_factory=list)

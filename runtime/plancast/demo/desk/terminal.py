@@ -11,7 +11,7 @@ from uuid import uuid4
 import aiohttp
 
 CANCELLED = "cancelled"
-"""What a resumed run says of a question that its client does not answer: somebody else does."""
+"""Answer of a run that is resumed without one to its question: somebody else gives that."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Terminal:
     """Ids of the events that were shown, with those of their runs."""
     steps: list[str] = field(default_factory=list)
     text: str = ""
-    """What the desk has written."""
+    """Texts of the desk so far."""
 
     async def run(self, goal: str, data: dict[str, Any]) -> dict[str, Any]:
         """Begin a plan and show it; returns the event that ends the run: its result, an error, or a question."""

@@ -1,4 +1,4 @@
-"""What `plancast doctor` says of schedules."""
+"""Findings of `plancast doctor` on schedules."""
 
 from __future__ import annotations
 
