@@ -9,47 +9,33 @@ import asyncio
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
 import ray
+from tests.e2e.relay import PATIENCE, bus_of, deployed_relay, eventually
 
-from plancast import Client, PlanHandle, Settings
+from plancast import Client, PlanHandle
 from plancast_actors.deployment.local import LocalRuntime
 from plancast_actors.dispatch import slots
-from plancast_bus.jetstream import connect
 from plancast_bus.ports.bus import Bus
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
-APPS = Path(__file__).parent.parent / "apps"
-PATIENCE = 200.0
 PLANS = 10
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def relay(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalRuntime]:
-    settings = Settings(data_dir=tmp_path_factory.mktemp("takeover"))
-    settings.ray.namespace = "takeover"
-    settings.hosts.count = 2
-    settings.dispatchers.ack_wait = 300.0
-    async with LocalRuntime("relay_app:app", settings, import_paths=[str(APPS)]) as running:
+    async with deployed_relay("takeover", tmp_path_factory.mktemp("takeover")) as running:
         yield running
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def bus(relay: LocalRuntime) -> AsyncIterator[Bus]:
-    connected = await connect(relay.settings.nats, relay.settings.bus)
-    yield connected
-    await connected.close()
-
-
-async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not await holds():
-            await asyncio.sleep(0.02)
+    async with bus_of(relay) as connected:
+        yield connected
 
 
 def plans_of(host: int, prefix: str) -> list[str]:

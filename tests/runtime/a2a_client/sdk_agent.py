@@ -50,7 +50,7 @@ class SdkAgent(AgentExecutor):
             await task.complete()
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        raise NotImplementedError
+        await TaskUpdater(event_queue, context.task_id or "", context.context_id or "").cancel()
 
 
 @contextlib.asynccontextmanager

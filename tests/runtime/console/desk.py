@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import httpx
+from pydantic import SecretStr
 from tests.runtime.console.desk_app import app
 
 from plancast import Client, Settings
@@ -28,6 +29,8 @@ from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.ports.bus import Delivery
 
 PATIENCE = 30.0
+ADA, BOB = "ada-0123456789abcdef", "bob-0123456789abcdef"
+"""Tokens."""
 
 
 class Desk:
@@ -184,3 +187,13 @@ def lost(api: Api, payload: bytes) -> Delivery:
     """An event that could not be processed."""
     subject = api.desk.bus.subjects.stored("business-facts", 0, "c1", "it.happened")
     return Delivery(subject, payload, "application/json", f"m{uuid4().hex}", "facts", next(NUMBERS), 1, "")
+
+
+@contextlib.asynccontextmanager
+async def with_tokens(desk: Desk, **console: Any) -> AsyncIterator[Api]:
+    """The API for ada and bob."""
+    changed = desk.settings.model_copy(deep=True)
+    changed.console.tokens = {"ada": SecretStr(ADA), "bob": SecretStr(BOB)}
+    changed.console = changed.console.model_copy(update=console)
+    async with served(desk, changed) as api:
+        yield api

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
 import pytest_asyncio
+from tests.runtime.cli.plans.conftest import Invoke
 from tests.runtime.console.desk import PATIENCE, Desk
 
 from plancast import PlanHandle, Settings
-from plancast.cli import main
 from plancast_bus.nats_server.process import NatsServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-class Result(NamedTuple):
-    """Result of a command."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Invoke = Callable[..., Awaitable[Result]]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -41,20 +25,6 @@ async def desk(nats_server: NatsServer) -> AsyncIterator[Desk]:
     settings.bus.prefix = f"effects{uuid4().hex}"
     async with Desk.deployed(settings) as deployed:
         yield deployed
-
-
-@pytest.fixture
-def invoke(desk: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Invoke:
-    """Runs a command in a thread: it has an event loop of its own."""
-    monkeypatch.setenv("NATS_URL", desk.settings.nats.url)
-    monkeypatch.setenv("PLANCAST_BUS__PREFIX", desk.settings.bus.prefix)
-
-    async def run(*arguments: str) -> Result:
-        code = await asyncio.to_thread(main, arguments)
-        captured = capsys.readouterr()
-        return Result(code, captured.out, captured.err)
-
-    return run
 
 
 async def until(plan: PlanHandle, status: str) -> None:

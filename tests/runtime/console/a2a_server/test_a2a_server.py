@@ -39,8 +39,7 @@ from a2a.utils.errors import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import SecretStr
-from tests.runtime.console.desk import Api, Desk, served
+from tests.runtime.console.desk import ADA, BOB, Api, Desk, served, with_tokens
 
 from plancast.a2a_client.values import CURSOR, CURSOR_HEADER, from_struct, part_of, struct_of, value_of
 from plancast.console.a2a_server.card import SCHEMAS
@@ -50,7 +49,6 @@ from plancast.console.server import ConsoleServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 PATIENCE = 120.0
-ADA, BOB = "ada-0123456789abcdef", "bob-0123456789abcdef"
 
 
 @contextlib.asynccontextmanager
@@ -60,16 +58,6 @@ async def connected(api: Api, token: str | None = None, **config: Any) -> AsyncI
         card = await A2ACardResolver(http, api.url).get_agent_card()
         async with ClientFactory(ClientConfig(httpx_client=http, **config)).create(card) as client:
             yield client
-
-
-@contextlib.asynccontextmanager
-async def with_tokens(desk: Desk, **console: Any) -> AsyncIterator[Api]:
-    """The API for ada and bob."""
-    changed = desk.settings.model_copy(deep=True)
-    changed.console.tokens = {"ada": SecretStr(ADA), "bob": SecretStr(BOB)}
-    changed.console = changed.console.model_copy(update=console)
-    async with served(desk, changed) as api:
-        yield api
 
 
 def message(skill: str | None, *parts: Any, **fields: Any) -> Message:
@@ -197,7 +185,7 @@ async def test_an_approval_is_given_by_those_only_who_may_decide_over_a2a(desk: 
 
 
 def name_of(event: StreamResponse) -> tuple[str, int]:
-    """What tells an event of a task from all others. Reports of its tasks may come before or after a turn."""
+    """Identity of an event of a task. Reports of its tasks may come before or after a turn."""
     revision, _, note = cursor_of(event).partition(".")
     if event.HasField("artifact_update") and event.artifact_update.last_chunk:
         return "result", 0

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 
 import httpx
 from ag_ui.core import Event, EventType, RunAgentInput
-from pydantic import SecretStr, TypeAdapter
-from tests.runtime.console.desk import Api, Desk, served
+from pydantic import TypeAdapter
+from tests.runtime.console.desk import Api
 
 EVENTS: TypeAdapter[Any] = TypeAdapter(Event)
 PATIENCE = 120.0
-ADA, BOB = "ada-0123456789abcdef", "bob-0123456789abcdef"
 
 
 class Seen(NamedTuple):
@@ -93,13 +92,3 @@ def interrupt_of(events: list[Seen]) -> Any:
     assert outcome.type == "interrupt"
     [found] = outcome.interrupts
     return found
-
-
-@contextlib.asynccontextmanager
-async def with_tokens(desk: Desk, **console: Any) -> AsyncIterator[Api]:
-    """The API for ada and bob."""
-    changed = desk.settings.model_copy(deep=True)
-    changed.console.tokens = {"ada": SecretStr(ADA), "bob": SecretStr(BOB)}
-    changed.console = changed.console.model_copy(update=console)
-    async with served(desk, changed) as api:
-        yield api

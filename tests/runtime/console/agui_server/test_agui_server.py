@@ -13,8 +13,6 @@ from ag_ui.core import RunAgentInput
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from tests.runtime.console.agui_server.client import (
-    ADA,
-    BOB,
     PATIENCE,
     Seen,
     answers,
@@ -24,9 +22,8 @@ from tests.runtime.console.agui_server.client import (
     run,
     types,
     whole,
-    with_tokens,
 )
-from tests.runtime.console.desk import Api, Desk
+from tests.runtime.console.desk import ADA, BOB, Api, Desk, with_tokens
 
 from plancast.models.port import ReasonRequest
 from plancast.tasks.progress import DecisionReporter, TaskReporter

@@ -16,15 +16,13 @@ from hypothesis import strategies as st
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, ElicitResult, ErrorData, InputRequiredResult
-from pydantic import SecretStr
-from tests.runtime.console.desk import Api, Desk, served
+from tests.runtime.console.desk import ADA, BOB, Api, Desk, with_tokens
 
 from plancast.console.mcp_server.results import IDEMPOTENCY_KEY, PLAN_ID, STATUS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 PATIENCE = 120.0
 ERAS = pytest.mark.parametrize("mode", ["legacy", "auto"])
-ADA, BOB = "ada-0123456789abcdef", "bob-0123456789abcdef"
 
 
 @contextlib.asynccontextmanager
@@ -34,16 +32,6 @@ async def connected(api: Api, token: str | None = None, **options: Any) -> Async
     http = httpx2.AsyncClient(headers=headers, timeout=PATIENCE)
     async with http, Client(streamable_http_client(f"{api.url}/mcp", http_client=http), **options) as client:
         yield client
-
-
-@contextlib.asynccontextmanager
-async def with_tokens(desk: Desk, **console: Any) -> AsyncIterator[Api]:
-    """The API for ada and bob."""
-    changed = desk.settings.model_copy(deep=True)
-    changed.console.tokens = {"ada": SecretStr(ADA), "bob": SecretStr(BOB)}
-    changed.console = changed.console.model_copy(update=console)
-    async with served(desk, changed) as api:
-        yield api
 
 
 def plan_of(result: CallToolResult) -> str:
