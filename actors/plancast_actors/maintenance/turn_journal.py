@@ -165,7 +165,7 @@ class TurnJournal:
                 self._file.replace(self._old)
             self._began = now
         with open(self._file, "ab", opener=private_files.opener) as file:
-            file.write(_lines(notes))
+            file.write(b"\n" + _lines(notes))  # a write that failed, as on a full disk, may have left half a line
             private_files.sync(file)
         private_files.sync_folder(self._file.parent)
 

@@ -20,6 +20,7 @@ from plancast_actors.maintenance.turn_journal import (
     LOSS_KEY,
     LOSS_KIND,
     TurnJournal,
+    _Note,
     note_end,
 )
 
@@ -113,6 +114,16 @@ async def test_a_plan_says_that_power_was_lost_unless_every_write_was_synced(tmp
         await handle.result(timeout=PATIENCE)
         notes = [note for turn in await handle.history() for note in turn.get("notes", ())]
         assert any("has lost power" in note for note in notes) is not synced
+
+
+async def test_a_write_that_broke_off_costs_the_next_one_nothing(tmp_path: Path) -> None:
+    async with PlancastTest(make_app()) as env:
+        await begin(env)
+        journal = TurnJournal(env.bus, tmp_path)
+        await journal.check()
+        (tmp_path / FILE).write_text('["p", 1')  # as a full disk leaves it
+        journal.write([_Note("gone", 3)], env.clock.time())
+        assert [each.plan for each in await TurnJournal(env.bus, tmp_path).check()] == ["gone"]
 
 
 async def test_plans_that_have_expired_are_not_lost(tmp_path: Path) -> None:
