@@ -222,9 +222,13 @@ class TurnJournal:
 
 
 def note_end(folder: Path) -> None:
-    """Note that the server has ended properly, so that a new boot of the machine means nothing."""
+    """Note that the server has ended properly, so that a new boot of the machine means nothing.
+
+    A start that was broken off before its check changes nothing: the next one has to find out.
+    """
     with suppress(OSError):
-        private_files.write(folder / BOOT, ENDED)
+        if (folder / BOOT).read_text(encoding="ascii") == _boot_id():
+            private_files.write(folder / BOOT, ENDED)
 
 
 def _boot_id() -> str:

@@ -116,6 +116,16 @@ async def test_a_plan_says_that_power_was_lost_unless_every_write_was_synced(tmp
         assert any("has lost power" in note for note in notes) is not synced
 
 
+async def test_a_start_that_was_broken_off_before_its_check_hides_no_loss_of_power(tmp_path: Path) -> None:
+    async with PlancastTest(make_app()) as env:
+        await begin(env)
+        await TurnJournal(env.bus, tmp_path).note()
+        (tmp_path / BOOT).write_text("another")
+        note_end(tmp_path)
+        await TurnJournal(env.bus, tmp_path).check()
+        assert await env.bus.registry.get(RESTORED_KIND, RESTORED_KEY) is not None
+
+
 async def test_a_write_that_broke_off_costs_the_next_one_nothing(tmp_path: Path) -> None:
     async with PlancastTest(make_app()) as env:
         await begin(env)
