@@ -193,8 +193,9 @@ class Failover:
                     return
                 if Scale.in_force(await read_record(dispatcher.bus, namespace)) != scale:
                     return
-            if name not in await asyncio.to_thread(names_of, namespace, [name]):
-                return
+            with contextlib.suppress(Exception):  # while Ray does not answer, the dispatcher cannot come back either
+                if name not in await asyncio.to_thread(names_of, namespace, [name]):
+                    return
 
     def _terms(self, introduction: Introduction, bus: Bus) -> Terms:
         return Terms(bus.registry, self._blueprint.settings.ray.namespace, introduction.options.name, self._name)
