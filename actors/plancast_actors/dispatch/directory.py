@@ -47,6 +47,13 @@ class RayDirectory:
             self._introducing.add(task)
             task.add_done_callback(self._introducing.discard)
 
+    def close(self) -> None:
+        """Introduce nobody any more, and close the connections to hosts, whose processes live on."""
+        for task in self._introducing:
+            task.cancel()
+        if self._connections is not None:
+            self._connections.close()
+
     @property
     def shared(self) -> list[HostPort]:
         return [self._host(name) for name in self.names]

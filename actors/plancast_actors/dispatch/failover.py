@@ -173,6 +173,7 @@ class Failover:
                 await dispatcher.drain(HAND_BACK_SECONDS, parked=False)
             finally:
                 await dispatcher.stop()
+                directory.close()
         finally:
             await bus.close()
         logger.info("%s is stood in for no more", options.name)

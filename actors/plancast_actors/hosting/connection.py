@@ -91,6 +91,12 @@ class HostConnections:
         self._connections[name] = connection
         return connection
 
+    def close(self) -> None:
+        """Close all of them."""
+        for connection in self._connections.values():
+            connection.abort()
+        self._connections.clear()
+
 
 def host_server(exchange: Exchange, incarnation: str) -> RpcServer:
     """Make the server of a plan host. Outcomes of calls that are cancelled by a disconnect go to the next call.

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from ray.exceptions import RaySystemError
+from ray.exceptions import RayError
 
 from plancast.settings import Settings
 from plancast_actors.dispatch import failover
+from plancast_actors.dispatch.directory import RayDirectory
 from plancast_actors.dispatch.failover import Failover
 from plancast_actors.dispatch.terms import Introduction, Terms
 from plancast_actors.dispatcher_options import DispatcherOptions
+from plancast_actors.hosting.connection import HostConnection, HostConnections, host_server
+from plancast_actors.plan_actors.protocol import Outcome
 from plancast_actors.ray.process import Blueprint
 from plancast_actors.rpc.client import Endpoint
+from plancast_actors.rpc.server import RpcServer
 from plancast_bus.memory import MemoryBus
 
 PATIENCE = 60.0
 BEATS = Endpoint("", "127.0.0.1", 1, b"")
+
+
+async def nothing(*_: Any) -> list[Outcome]:
+    return []
 
 
 class Reader:
@@ -27,11 +35,22 @@ class Reader:
 
     in_flight = ()
 
-    def __init__(self, bus: MemoryBus, *_: Any) -> None:
+    lines: ClassVar[HostConnections | None] = None
+    """Of the newest one."""
+    opened: ClassVar[list[tuple[RpcServer, HostConnection]]] = []
+
+    def __init__(self, bus: MemoryBus, directory: RayDirectory, *_: Any) -> None:
         self.bus = bus
+        Reader.lines = directory._connections
 
     async def start(self) -> None:
-        """Do nothing."""
+        """Connect to a host."""
+        assert Reader.lines is not None
+        host = host_server(nothing, "first")
+        endpoint = await host.open("127.0.0.1")
+        assert endpoint is not None
+        connection = await Reader.lines.open("host-1", endpoint)
+        Reader.opened.append((host, connection))
 
     async def stop(self) -> None:
         """Do nothing."""
@@ -72,6 +91,14 @@ async def stand_in(monkeypatch: pytest.MonkeyPatch, answers: list[list[str] | Ex
 
 async def test_a_dispatcher_is_stood_in_for_while_ray_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     name = DispatcherOptions().name
-    answers: list[list[str] | Exception] = [[name], RaySystemError("no answer"), [name], []]
+    answers: list[list[str] | Exception] = [[name], RayError("no answer"), [name], []]
     await stand_in(monkeypatch, answers)
     assert answers == []
+    Reader.opened.pop()[0].close()
+
+
+async def test_a_stand_in_leaves_no_connection_to_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    await stand_in(monkeypatch, [[]])
+    host, connection = Reader.opened.pop()
+    assert connection.lost
+    host.close()
